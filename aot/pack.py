@@ -1,0 +1,152 @@
+"""Puts a pack together: manifest plus content-addressed objects, complete or not at all.
+
+``python -m aot.pack TARGET OUT RESULT...`` is the ninja edge. The pack is written under a temporary name and renamed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+from aot.registry import KERNELS, discover
+from aot.spec import Arg, Kernel, Op, Param, Tensor, symbols
+from aot.targets import TARGETS, Target
+
+SCHEMA_VERSION = "1.0"
+VERSION = "0.1.0"
+LICENCE = "Apache-2.0"
+
+
+def param(p: Param, target: Target) -> dict[str, Any]:
+    if isinstance(p, Tensor):
+        return {
+            "kind": "tensor",
+            "name": p.name,
+            "dtypes": p.dtypes(target),
+            "shape": [d.removeprefix(">=") for d in p.dims],
+            "at_least": [d.startswith(">=") for d in p.dims],
+            "optional": p.optional,
+            "output": p.output,
+            "layout": p.layout,
+            "align": p.align,
+            "doc": p.doc,
+        }
+    default = None if p.default is None else (f"'{p.default}'" if p.default in p.choices else str(p.default))
+    return {"kind": "scalar", "name": p.name, "dtype": p.dtype, "default": default, "choices": list(p.choices), "doc": p.doc}
+
+
+def arg(a: Arg) -> dict[str, Any]:
+    if a.type == "null":
+        return {"name": a.name, "type": "null"}
+    record = {"name": a.name, "type": a.type, "value": a.value}
+    return record | {"offset": a.offset} if a.type == "ptr" else record
+
+
+def launch(kernel: Kernel, grid: tuple[str | int, ...], cluster: tuple[int, int, int], made: dict[str, Any]) -> dict[str, Any]:
+    added = len(made["params"]) - len(kernel.args)
+    return {
+        "object": made["sha256"],
+        "symbol": made["symbol"],
+        "grid": [str(g) for g in grid],
+        "block": made["block"],
+        "shared": made["shared"],
+        "cluster": list(cluster),
+        "args": [arg(a) for a in kernel.args] + [{"name": f"scratch{i}", "type": "null"} for i in range(added)],
+    }
+
+
+def describe(op: Op, target: Target, made: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    """The manifest entry of ``op``; ``made`` maps kernel names to the records of ``aot.edge``."""
+    return {
+        "name": op.name,
+        "doc": op.doc,
+        "params": [param(p, target) for p in op.params],
+        "symbols": symbols(op),
+        "rules": [{"check": r.check, "wanted": r.wanted, "fix": r.fix} for r in op.rules],
+        "candidates": [
+            {
+                "name": c.name,
+                "when": c.when,
+                "workspace": c.workspace,
+                "launches": [launch(x.kernel, x.grid, x.cluster, made[x.kernel.name]) for x in c.launches],
+            }
+            for c in op.candidates_for(target)
+        ],
+    }
+
+
+def source_digest(op_names: list[str]) -> str:
+    """sha256 over everything under the ops' folders and the shared headers: names and bytes."""
+    h = hashlib.sha256()
+    for folder in ("include", *sorted(op_names)):
+        for path in sorted((KERNELS / folder).rglob("*")):
+            if path.is_file() and "__pycache__" not in path.parts and path.name != "resources.json":
+                data = path.read_bytes()
+                h.update(f"{path.relative_to(KERNELS).as_posix()} {len(data)}\n".encode() + data)
+    return h.hexdigest()
+
+
+def manifest(target: Target, ops: dict[str, Op], results: list[Path]) -> tuple[dict[str, Any], dict[str, Path]]:
+    """The manifest of ``ops`` on ``target`` and, for each object's sha256, the file that holds it."""
+    made: dict[str, dict[str, dict[str, Any]]] = {name: {} for name in ops}
+    objects: dict[str, dict[str, Any]] = {}
+    files: dict[str, Path] = {}
+    tools: dict[str, str] = {}
+    for result in results:
+        op_name = result.name.split(".")[0]
+        for record in json.loads(result.read_text()):
+            made[op_name][record["kernel"]] = record
+            files[record["sha256"]] = result.with_suffix("") / record["file"]
+            tools |= record["tools"]
+            objects[record["sha256"]] = {
+                "file": f"objects/{record['file']}",
+                "size": record["size"],
+                "kernel": f"{op_name}/{record['kernel']}",
+                "tools": record["tools"],
+                "resources": {record["symbol"]: record["resources"]},
+            }
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "package": {"name": "dsa-kernels", "version": VERSION, "licence": LICENCE, "source_sha256": source_digest(list(ops))},
+        "target": {
+            key: getattr(target, key)
+            for key in "name vendor arch wave shared_memory fp8 elf_machine elf_abi elf_flags elf_flags_mask min_driver".split()
+        },
+        "toolchain": tools,
+        "objects": objects,
+        "ops": [describe(op, target, made[op.name]) for op in ops.values() if made[op.name]],
+    }, files
+
+
+def write(out: Path, content: dict[str, Any], files: dict[str, Path]) -> None:
+    """Write the pack to ``out``, replacing what is there only once everything is in place."""
+    temporary = out.with_name(f".{out.name}.writing")
+    shutil.rmtree(temporary, ignore_errors=True)
+    (temporary / "objects").mkdir(parents=True)
+    for digest, file in files.items():
+        data = file.read_bytes()
+        if hashlib.sha256(data).hexdigest() != digest:
+            raise ValueError(f"found {file} altered since it was built; remove the build folder and build again")
+        (temporary / "objects" / file.name).write_bytes(data)
+    (temporary / "manifest.json").write_text(json.dumps(content, indent=1, sort_keys=True) + "\n")
+    old = out.with_name(f".{out.name}.old")
+    shutil.rmtree(old, ignore_errors=True)
+    if out.exists():
+        os.rename(out, old)
+    os.rename(temporary, out)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def main(target_name: str, out: str, *results: str) -> None:
+    names = {Path(r).name.split(".")[0] for r in results}
+    ops = {name: op for name, op in discover().items() if name in names}
+    write(Path(out), *manifest(TARGETS[target_name], ops, [Path(r) for r in results]))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,21 @@
+// wgmma shared-memory descriptors for K-major, swizzled tiles. Fields are in 16-byte units.
+#pragma once
+
+#include "dsak/types.cuh"
+
+namespace dsak::descriptor {
+
+// Tile of 128-byte rows, 128-byte swizzle: groups of eight rows follow each other at 1024 bytes.
+__device__ __forceinline__ u64 rows128(u32 address) {
+  return static_cast<u64>(address >> 4) | (1ull << 16) | (64ull << 32) | (1ull << 62);
+}
+
+// Tile of 64-byte rows, 64-byte swizzle: groups of eight rows follow each other at 512 bytes.
+__device__ __forceinline__ u64 rows64(u32 address) {
+  return static_cast<u64>(address >> 4) | (1ull << 16) | (32ull << 32) | (2ull << 62);
+}
+
+// Moves a descriptor by a number of bytes (a multiple of 16): along K inside a swizzled row, or to another tile.
+__device__ __forceinline__ u64 advance(u64 descriptor, u32 bytes) { return descriptor + (bytes >> 4); }
+
+}  // namespace dsak::descriptor

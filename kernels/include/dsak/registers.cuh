@@ -1,0 +1,28 @@
+// Register reallocation between warpgroups.
+//
+// setmaxnreg N leaves N - 2 usable registers (measured: touching R(N-2) is an illegal instruction), and the sum over all
+// warps must fit what the launch allotted (threads x the launch cap), or the kernel hangs.
+#pragma once
+
+#include "dsak/types.cuh"
+
+namespace dsak::registers {
+
+template <int count>
+__device__ __forceinline__ void shrink_to() {
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(count));
+}
+
+template <int count>
+__device__ __forceinline__ void grow_to() {
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(count));
+}
+
+// A value the compiler cannot see through: it is recomputed from its inputs instead of being kept in a register.
+__device__ __forceinline__ u32 thread_index() {
+  u32 index;
+  asm volatile("mov.u32 %0, %%tid.x;" : "=r"(index));
+  return index;
+}
+
+}  // namespace dsak::registers
