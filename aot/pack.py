@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from aot.expr import parse
 from aot.registry import KERNELS, discover
 from aot.spec import Arg, Kernel, Op, Param, Tensor, symbols
 from aot.targets import TARGETS, Target
@@ -22,13 +23,18 @@ VERSION = "0.1.0"
 LICENCE = "Apache-2.0"
 
 
+def canonical(text: str | int | float) -> str:
+    """The one spelling of an expression that manifests carry."""
+    return parse(text).text
+
+
 def param(p: Param, target: Target) -> dict[str, Any]:
     if isinstance(p, Tensor):
         return {
             "kind": "tensor",
             "name": p.name,
             "dtypes": p.dtypes(target),
-            "shape": [d.removeprefix(">=") for d in p.dims],
+            "shape": [canonical(d.removeprefix(">=")) for d in p.dims],
             "at_least": [d.startswith(">=") for d in p.dims],
             "optional": p.optional,
             "output": p.output,
@@ -36,15 +42,16 @@ def param(p: Param, target: Target) -> dict[str, Any]:
             "align": p.align,
             "doc": p.doc,
         }
-    default = None if p.default is None else (f"'{p.default}'" if p.default in p.choices else str(p.default))
+    default = None if p.default is None else canonical(f"'{p.default}'" if p.default in p.choices else p.default)
     return {"kind": "scalar", "name": p.name, "dtype": p.dtype, "default": default, "choices": list(p.choices), "doc": p.doc}
 
 
 def arg(a: Arg) -> dict[str, Any]:
     if a.type == "null":
         return {"name": a.name, "type": "null"}
-    record = {"name": a.name, "type": a.type, "value": a.value}
-    return record | {"offset": a.offset} if a.type == "ptr" else record
+    if a.type == "ptr":
+        return {"name": a.name, "type": a.type, "value": a.value, "offset": canonical(a.offset)}
+    return {"name": a.name, "type": a.type, "value": canonical(a.value)}
 
 
 def launch(kernel: Kernel, grid: tuple[str | int, ...], cluster: tuple[int, int, int], made: dict[str, Any]) -> dict[str, Any]:
@@ -52,7 +59,7 @@ def launch(kernel: Kernel, grid: tuple[str | int, ...], cluster: tuple[int, int,
     return {
         "object": made["sha256"],
         "symbol": made["symbol"],
-        "grid": [str(g) for g in grid],
+        "grid": [canonical(g) for g in grid],
         "block": made["block"],
         "shared": made["shared"],
         "cluster": list(cluster),
@@ -67,12 +74,12 @@ def describe(op: Op, target: Target, made: dict[str, dict[str, Any]]) -> dict[st
         "doc": op.doc,
         "params": [param(p, target) for p in op.params],
         "symbols": symbols(op),
-        "rules": [{"check": r.check, "wanted": r.wanted, "fix": r.fix} for r in op.rules],
+        "rules": [{"check": canonical(r.check), "wanted": r.wanted, "fix": r.fix} for r in op.rules],
         "candidates": [
             {
                 "name": c.name,
-                "when": c.when,
-                "workspace": c.workspace,
+                "when": canonical(c.when),
+                "workspace": canonical(c.workspace),
                 "launches": [launch(x.kernel, x.grid, x.cluster, made[x.kernel.name]) for x in c.launches],
             }
             for c in op.candidates_for(target)

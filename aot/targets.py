@@ -40,7 +40,7 @@ class Target:
 _ALL = (
     # ptxas 12.9 writes ELF ABI 7: e_flags hold the SM number in bits 0..7 and 16..23 and the "a" of sm_90a in bit 11.
     # Drivers of the CUDA 12 series load it (minor version compatibility), hence 12000; ABI 8 would need driver 580.
-    Target("sm90", "nvidia", "sm_90a", 32, 232448, "e4m3fn", 448, 190, 7, 0x5A0D5A, 0xFF08FF, 12000, "cubin"),
+    Target("sm90", "nvidia", "sm_90a", 32, 232448, "e4m3fn", 448, 190, 7, 0x5A085A, 0xFF08FF, 12000, "cubin"),
     # EF_AMDGPU_MACH of the AMDGPU ABI: gfx942 0x4c, gfx950 0x4f. ELF ABI version 3 is code object version 5.
     Target("gfx942", "amd", "gfx942", 64, 65536, "e4m3fnuz", 240, 224, 3, 0x4C, 0xFF, 0, "hsaco"),
     Target("gfx950", "amd", "gfx950", 64, 163840, "e4m3fn", 448, 224, 3, 0x4F, 0xFF, 0, "hsaco"),

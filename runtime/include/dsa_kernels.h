@@ -9,8 +9,10 @@
  *     what to do. On DSAK_OK the error is left as it was.
  *   - All functions may be called from any thread at any time, except dsak_close, which must be the last call.
  *   - Strings returned as `const char*` live as long as the runtime; those returned as `char*` are freed with dsak_free.
- *   - No driver library is opened before the first call that needs a device (dsak_launch, dsak_preload): a process may fork
- *     after dsak_open.
+ *   - No driver library is opened before the first call that needs a device: dsak_launch, dsak_workspace, dsak_preload,
+ *     dsak_explain without a target, and dsak_infer where several packs of the tensors' vendor have the op. A process may
+ *     fork after dsak_open.
+ *   - The thread's current CUDA context or HIP device is the same after a call as before. Kernels run in the primary context.
  *   - Structs that may grow start with `struct_size`, set by the caller to sizeof of the struct it was compiled with.
  */
 #ifndef DSA_KERNELS_H
@@ -36,11 +38,11 @@ typedef struct dsak_op dsak_op;
 
 typedef enum dsak_status {
   DSAK_OK = 0,
-  DSAK_ERR_ARGUMENT = 1,     /* a call that breaks the op's contract: dtype, rank, size, stride, alignment, missing, rule */
-  DSAK_ERR_NO_OP = 2,        /* no pack has an op of that name */
-  DSAK_ERR_NO_PACK = 3,      /* no pack for the device's architecture */
-  DSAK_ERR_NO_CANDIDATE = 4, /* the pack has the op but nothing that serves this call; the message is the trace */
-  DSAK_ERR_DEVICE = 5,       /* tensors on the CPU, on two devices, or on a device that is not there */
+  DSAK_ERR_ARGUMENT = 1,       /* a call that breaks the op's contract: dtype, rank, size, stride, alignment, missing, rule */
+  DSAK_ERR_NO_OP = 2,          /* no pack has an op of that name */
+  DSAK_ERR_NO_PACK = 3,        /* no pack for the device's architecture */
+  DSAK_ERR_NO_CANDIDATE = 4,   /* the pack has the op but nothing that serves this call; the message is the trace */
+  DSAK_ERR_DEVICE = 5,         /* tensors on the CPU, on two devices, or on a device that is not there */
   DSAK_ERR_PACK_MISSING = 6,   /* a manifest or object that is not there */
   DSAK_ERR_PACK_TRUNCATED = 7, /* an object of the wrong size */
   DSAK_ERR_PACK_DIGEST = 8,    /* an object whose sha256 is not the manifest's */
@@ -102,10 +104,10 @@ typedef struct dsak_options {
   const char* hip_library;  /* NULL: libamdhip64.so (or $DSA_KERNELS_HIP_LIBRARY) */
 } dsak_options;
 
-/* Shape, element type and byte strides of an output, as dsak_infer reports them. */
+/* Shape and element type of an output, as dsak_infer reports them. */
 typedef struct dsak_output {
-  size_t struct_size;
-  int32_t param; /* index into the op's parameters */
+  size_t struct_size; /* set in every element of an array; elements lie that far apart */
+  int32_t param;      /* index into the op's parameters */
   int32_t ndim;
   int64_t shape[8];
   uint8_t dtype_code, dtype_bits;
@@ -115,7 +117,8 @@ typedef struct dsak_output {
 DSAK_API const char* dsak_version(void);
 DSAK_API uint32_t dsak_abi_version(void);
 
-/* Read the manifests of `options->packs`. Objects are not read yet. A pack that cannot be used fails the call. */
+/* Read the manifests of `options->packs`. Objects are not read yet. A pack that cannot be used fails the call, and so do two
+ * packs that have the same op for the same target. Packs of several architectures and vendors may be open at once. */
 DSAK_API dsak_status dsak_open(const dsak_options* options, dsak_runtime** runtime, dsak_error* error);
 
 /* Unload every module and free everything. Work in flight must have finished. NULL is allowed. */
@@ -127,20 +130,23 @@ DSAK_API dsak_status dsak_find(dsak_runtime* runtime, const char* name, dsak_op*
 /* Launch `op` on `stream` (a CUstream or hipStream_t, NULL for the default stream) of the device that holds its tensors.
  * `args` are the op's parameters in declaration order, outputs included; `num_args` may be smaller when only defaults follow.
  * `workspace` is device memory of at least dsak_workspace bytes, 256-byte aligned, or NULL when that is 0.
- * Asynchronous; safe under stream capture once the op was preloaded. Nothing is launched unless everything was checked. */
+ * Asynchronous; safe under stream capture once the op was preloaded or launched. Nothing is launched unless everything was
+ * checked. */
 DSAK_API dsak_status dsak_launch(dsak_op* op, const dsak_arg* args, size_t num_args, void* workspace, void* stream,
                                  dsak_error* error);
 
 /* Bytes of scratch memory that dsak_launch wants for this call. */
 DSAK_API dsak_status dsak_workspace(dsak_op* op, const dsak_arg* args, size_t num_args, size_t* bytes, dsak_error* error);
 
-/* Shapes and element types of every output of this call (required ones first come in declaration order with the optional
- * ones); outputs in `args` are ignored. `*num_outputs` holds the capacity on entry and the count on return. */
+/* Shapes and element types of every output of this call, required and optional ones in declaration order; outputs in `args`
+ * and all addresses are ignored, and `num_args` may stop before them. Of an output that may have several element types the
+ * first is reported. `*num_outputs` holds the capacity on entry and the count on return; too little room is an error. */
 DSAK_API dsak_status dsak_infer(dsak_op* op, const dsak_arg* args, size_t num_args, dsak_output* outputs, size_t* num_outputs,
                                 dsak_error* error);
 
 /* Text: every candidate for this call with accept or reject and the reason, the kernel chosen, grid and resources.
- * Works without a driver when `target` (an architecture name such as "sm90") is given; NULL asks the tensors' device. */
+ * Works without a driver when `target` (an architecture name such as "sm90") is given: tensors may then lie anywhere, and
+ * sm_count reads as 0. NULL asks the tensors' device. The text is freed with dsak_free. */
 DSAK_API dsak_status dsak_explain(dsak_op* op, const char* target, const dsak_arg* args, size_t num_args, char** text,
                                   dsak_error* error);
 
@@ -155,7 +161,7 @@ DSAK_API dsak_status dsak_verify(const char* pack, dsak_error* error);
 /* JSON: packs with their targets, toolchains and digests; ops with their parameters; devices seen without starting a driver. */
 DSAK_API char* dsak_info(dsak_runtime* runtime);
 
-/* JSON array of the op's parameters as the manifest declares them (docs included). */
+/* JSON array of the op's parameters as the manifest of the first pack that has the op declares them (docs included). */
 DSAK_API const char* dsak_signature(dsak_op* op);
 
 DSAK_API void dsak_free(void* memory);

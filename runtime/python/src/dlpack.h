@@ -6,7 +6,7 @@
 
 #include "dsa_kernels.h"
 
-namespace dsak::dlpack {
+namespace dsak::python::dlpack {
 
 // A dsak_tensor has the layout of a DLTensor by contract, so one type serves both sides.
 using Tensor = dsak_tensor;
@@ -55,4 +55,4 @@ constexpr const char* kApiCapsule = "dlpack_exchange_api";
 static_assert(sizeof(Tensor) == 48 && offsetof(Tensor, shape) == 24 && offsetof(Tensor, byte_offset) == 40);
 static_assert(offsetof(ManagedVersioned, tensor) == 32 && offsetof(ExchangeApi, allocate) == 16);
 
-}  // namespace dsak::dlpack
+}  // namespace dsak::python::dlpack

@@ -1,22 +1,21 @@
 #include "errors.h"
 
 #include <cstdarg>
+#include <cstring>
 
 namespace dsak::python {
 namespace {
 
 constexpr const char* kClasses[] = {
-    nullptr,           "ArgumentError", "UnknownOp",  "NoPack",     "NoCandidate",  "DeviceError", "PackMissing",
-    "PackTruncated",   "PackDigest",    "PackSchema", "PackArch",   "DriverTooOld", "DriverError", "Error",
+    nullptr,         "ArgumentError", "UnknownOp",  "NoPack",   "NoCandidate",  "DeviceError", "PackMissing",
+    "PackTruncated", "PackDigest",    "PackSchema", "PackArch", "DriverTooOld", "DriverError", "Error",
 };
 constexpr int kCount = sizeof(kClasses) / sizeof(kClasses[0]);
 static_assert(kCount == DSAK_ERR_INTERNAL + 1);
 
 PyObject* g_classes[kCount];
 
-PyObject* class_of(dsak_status code) {
-  return g_classes[code > DSAK_OK && code < kCount ? code : DSAK_ERR_INTERNAL];
-}
+PyObject* class_of(dsak_status code) { return g_classes[code > DSAK_OK && code < kCount ? code : DSAK_ERR_INTERNAL]; }
 
 PyObject* raise_object(dsak_status code, PyObject* message) {
   if (message == nullptr) return nullptr;

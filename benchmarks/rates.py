@@ -1,0 +1,151 @@
+"""Kernel rates on this GPU, through the installed wheels: medians of device time, rotating inputs, beside the card's ceilings.
+
+    python benchmarks/rates.py [--only q8,bf16,triton,helpers] [--json FILE]
+
+TFLOP/s counts 2 * T * H * topk * (D + 512) / time; GB/s counts bytes read plus bytes written. Needs torch for inputs and events.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+import dsa_kernels
+
+FP8 = torch.float8_e4m3fn
+SM_SCALE = 0.0625
+Q8_SHAPES = [  # s_kv, H, D, topk, T
+    (32768, 128, 576, 2048, 4096),
+    (8192, 128, 576, 2048, 4096),
+    (65536, 128, 576, 2048, 4096),
+    (32768, 64, 576, 2048, 4096),
+    (32768, 64, 512, 2176, 4096),
+    (8192, 64, 512, 512, 4096),
+]
+BF16_SHAPES = [(32768, 64, 576, 2048, 4096), (32768, 64, 512, 2176, 4096), (32768, 16, 576, 2048, 4096)]
+TRITON_SHAPES = [(32768, 16, 576, 2048, 4096), (32768, 16, 512, 2176, 4096)]
+
+
+def median_us(calls: list[Callable[[], object]], repeats: int = 14) -> float:
+    """Median device time of one call in microseconds; ``calls`` are taken in turn, so that no input stays in the cache."""
+    for call in calls:
+        call()
+    times = []
+    for i in range(repeats):
+        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        start.record()
+        calls[i % len(calls)]()
+        end.record()
+        end.synchronize()
+        times.append(start.elapsed_time(end) * 1e3)
+    return statistics.median(times)
+
+
+def attention_inputs(s_kv: int, heads: int, d: int, topk: int, tokens: int, dtype: torch.dtype) -> dict[str, torch.Tensor]:
+    indices = torch.empty(tokens, topk, dtype=torch.int32, device="cuda")
+    for t in range(0, tokens, 256):
+        rows = min(256, tokens - t)
+        indices[t : t + rows] = torch.rand(rows, s_kv, device="cuda").topk(topk, 1).indices.int()
+    return {
+        "q": (torch.randn(tokens, heads, d, device="cuda") * 0.25).to(dtype),
+        "kv": (torch.randn(s_kv, d, device="cuda") * 0.25).to(dtype),
+        "indices": indices,
+        "out": torch.empty(tokens, heads, 512, dtype=torch.bfloat16, device="cuda"),
+    }
+
+
+def attention(shape: tuple[int, int, int, int, int], dtype: torch.dtype, variants: dict[str, dict[str, object]]) -> list[dict[str, object]]:
+    s_kv, heads, d, topk, tokens = shape
+    sets = [attention_inputs(s_kv, heads, d, topk, tokens, dtype) for _ in range(2)]
+    rows = []
+    for name, extra in variants.items():
+        made = {k: v(tokens, heads, topk) if callable(v) else v for k, v in extra.items()}
+        calls = [lambda s=s: dsa_kernels.sparse_mla_prefill(sm_scale=SM_SCALE, **s, **made) for s in sets]
+        us = median_us(calls)
+        tflops = 2 * tokens * heads * topk * (d + 512) / us / 1e6
+        rows.append({"op": "sparse_mla_prefill", "dtype": str(dtype)[6:], "shape": list(shape), "variant": name, "us": us, "tflops": tflops})
+        print(f"{'sparse_mla_prefill ' + str(dtype)[6:]:36s} s_kv={s_kv:6d} H={heads:3d} D={d} topk={topk:4d} {name:16s} {us:9.1f} us {tflops:7.1f} TFLOP/s", flush=True)
+    return rows
+
+
+def ceilings() -> list[dict[str, object]]:
+    n = 8192
+    a, b = (torch.randn(n, n, device="cuda", dtype=torch.bfloat16) for _ in range(2))
+    rows = [{"op": "bf16 matmul 8192^3", "tflops": 2 * n**3 / median_us([lambda: a @ b]) / 1e6}]
+    one = torch.ones((), device="cuda")
+    a8, b8 = a.to(FP8), b.to(FP8).t()
+    us = median_us([lambda: torch._scaled_mm(a8, b8, one, one, out_dtype=torch.bfloat16, use_fast_accum=False)])
+    rows.append({"op": "fp8 matmul 8192^3, no fast accumulate", "tflops": 2 * n**3 / us / 1e6})
+    source, target = (torch.empty(2**31, dtype=torch.uint8, device="cuda") for _ in range(2))
+    rows.append({"op": "device copy 2 GiB", "gbytes": 2 * 2**31 / median_us([lambda: target.copy_(source)]) / 1e3})
+    for row in rows:
+        print(" ".join(f"{v:.1f}" if isinstance(v, float) else str(v) for v in row.values()), flush=True)
+    return rows
+
+
+def helpers() -> list[dict[str, object]]:
+    """The memory-bound ops at serving sizes; bytes are the ones that must move."""
+    tokens, heads, rows_n, slots = 4096, 64, 65536, 200_000
+    bf = torch.bfloat16
+    nope, rope = (torch.randn(tokens, heads, w, device="cuda", dtype=bf) for w in (512, 64))
+    q8 = torch.empty(tokens, heads, 576, device="cuda", dtype=FP8)
+    pool = torch.randn(slots, 576, device="cuda", dtype=bf)
+    raw = torch.randn(slots, 512, device="cuda").to(FP8)
+    packed = torch.randint(0, 120, (slots, 656), device="cuda", dtype=torch.uint8)
+    packed[:, 512:528] = torch.full((4,), 0.5, device="cuda").view(torch.uint8)
+    table = torch.randperm(slots, device="cuda")[:rows_n].int()
+    out576, out512 = (torch.empty(rows_n, w, device="cuda", dtype=FP8) for w in (576, 512))
+    indices = torch.randint(0, slots, (tokens, 2051), device="cuda", dtype=torch.int32)
+    length = torch.empty(tokens, device="cuda", dtype=torch.int32)
+    k, k_rope = torch.randn(rows_n, 512, device="cuda", dtype=bf), torch.randn(rows_n, 64, device="cuda", dtype=bf)
+    cases = {
+        "concat_cast_q": (lambda: dsa_kernels.concat_cast_q(nope, rope, out=q8), tokens * heads * 576 * 3),
+        "gather_cast_kv bf16 576": (lambda: dsa_kernels.gather_cast_kv(pool, table, out=out576), rows_n * (576 * 3 + 4)),
+        "gather_cast_kv raw 512": (lambda: dsa_kernels.gather_cast_kv(raw, table, out=out512), rows_n * (512 * 2 + 4)),
+        "gather_requant_kv": (lambda: dsa_kernels.gather_requant_kv(packed, table, out=out576), rows_n * (656 + 576 + 4)),
+        "concat_cast_kv": (lambda: dsa_kernels.concat_cast_kv(k, k_rope, out=out576), rows_n * 576 * 3),
+        "topk_length 2051": (lambda: dsa_kernels.topk_length(indices, out=length), tokens * 4),
+    }
+    rows = []
+    for name, (call, nbytes) in cases.items():
+        us = median_us([call], 30)
+        rows.append({"op": name, "us": us, "gbytes": nbytes / us / 1e3})
+        print(f"{name:36s} {us:9.1f} us {nbytes / us / 1e3:8.0f} GB/s", flush=True)
+    return rows
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", default="ceilings,q8,bf16,triton,helpers")
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    only = options.only.split(",")
+    half = {"topk_length": lambda tokens, heads, topk: torch.full((tokens,), topk // 2, dtype=torch.int32, device="cuda")}
+    full = {"topk_length": lambda tokens, heads, topk: torch.full((tokens,), topk, dtype=torch.int32, device="cuda")}
+    sink = {"attn_sink": lambda tokens, heads, topk: torch.randn(heads, device="cuda")}
+    levels = {"exact": {}, "fast": {"precision": "fast"}, "high": {"precision": "high"}}
+    rows: list[dict[str, object]] = []
+    if "ceilings" in only:
+        rows += ceilings()
+    if "q8" in only:
+        for i, shape in enumerate(Q8_SHAPES):
+            rows += attention(shape, FP8, levels | ({"lengths": full, "half lengths": half, "sink": sink} if i in (0, 4) else {}))
+    if "bf16" in only:
+        for shape in BF16_SHAPES:
+            rows += attention(shape, torch.bfloat16, {"": {}})
+    if "triton" in only:
+        for shape in TRITON_SHAPES:
+            rows += attention(shape, FP8, {"high": {}, "exact": {"precision": "exact"}})
+    if "helpers" in only:
+        rows += helpers()
+    if options.json:
+        options.json.write_text(json.dumps({"gpu": torch.cuda.get_device_name(), "torch": torch.__version__, "rows": rows}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,2 @@
+// TileLang includes rocWMMA everywhere and uses it for RDNA only.
+#pragma once

@@ -1,0 +1,87 @@
+"""The TileLang kernels: BF16 queries x BF16 rows. One kernel for all head counts on SM90, two head tiles on gfx950."""
+
+from aot.spec import Arg, Candidate, Kernel, Launch, f32, i32, i64, ptr
+
+TILES = {16: 16, 64: 32}
+"""Heads of a tile on gfx950, and the keys that it takes at a time."""
+
+
+def arguments(d: int, rope_tensor: bool) -> tuple[Arg, ...]:
+    """In TileLang's order: pointers by name, then scalars by name. Strides of 16-byte aligned rows count 8 elements."""
+    tail = "q_rope" if rope_tensor else "q"
+    return (
+        ptr("attn_sink"),
+        ptr("indices"),
+        ptr("kv", dtype="bf16"),
+        ptr("lse"),
+        ptr("max_logits"),
+        ptr("out"),
+        ptr("q", dtype="bf16"),
+        *((ptr("q_tail", of=tail, offset=0 if rope_tensor else 1024, dtype="bf16"),) if d == 576 else ()),
+        ptr("topk_length"),
+        i32("H"),
+        i32("T"),
+        i32("has_length", "has(topk_length)"),
+        i32("has_lse", "has(lse)"),
+        i32("has_max_logits", "has(max_logits)"),
+        i32("has_sink", "has(attn_sink)"),
+        i64("indices_s0", "indices.s0"),
+        i64("kv_s0", "kv.s0 // 8"),
+        i64("out_s0", "out.s0 // 8"),
+        i64("out_s1", "out.s1 // 8"),
+        i64("q_s0", "q.s0 // 8"),
+        i64("q_s1", "q.s1 // 8"),
+        *((i64("q_tail_s0", f"{tail}.s0 // 8"), i64("q_tail_s1", f"{tail}.s1 // 8")) if d == 576 else ()),
+        i32("s_kv"),
+        f32("sm_scale"),
+        i32("topk"),
+    )
+
+
+def wgmma(d: int, rope_tensor: bool) -> Kernel:
+    return Kernel(
+        language="tilelang",
+        source="bf16_prefill.py",
+        entry="sparse_mla_wgmma",
+        args=arguments(d, rope_tensor),
+        constants={"D": d},
+        options={"fast_math": True},
+        promises=(r"HGMMA\.64x64x16\.F32\.BF16", r"HGMMA\.64x256x16\.F32\.BF16", r"LDGSTS"),
+    )
+
+
+def tile(d: int, heads: int, rope_tensor: bool) -> Kernel:
+    return Kernel(
+        language="tilelang",
+        source="bf16_prefill.py",
+        entry="sparse_mla_tile",
+        args=arguments(d, rope_tensor),
+        constants={"D": d, "HEADS": heads, "KEYS": TILES[heads]},
+        promises=(r"v_mfma_f32_16x16x16_bf16",),
+    )
+
+
+def candidates() -> tuple[Candidate, ...]:
+    """BF16 inputs carry no scales; every ``precision`` is served alike."""
+    found = []
+    for d, rope_tensor in ((576, False), (576, True), (512, False)):
+        when = f"D == {d} and {'' if rope_tensor else 'not '}has(q_rope) and not has(q_scale) and not has(kv_scale)"
+        suffix = f"d{d}{'_rope' if rope_tensor else ''}"
+        found.append(
+            Candidate(
+                name=f"bf16_wgmma_{suffix}",
+                targets=("sm90",),
+                when=when,
+                launches=(Launch(wgmma(d, rope_tensor), ("T * cdiv(H, 64)", 1, 1)),),
+            )
+        )
+        for heads in TILES:
+            found.append(
+                Candidate(
+                    name=f"bf16_tile{heads}_{suffix}",
+                    targets=("gfx950",),
+                    when=f"{when} and {'H <= 16' if heads == 16 else 'H > 16'}",
+                    launches=(Launch(tile(d, heads, rope_tensor), (f"T * cdiv(H, {heads})", 1, 1)),),
+                )
+            )
+    return tuple(found)

@@ -1,0 +1,117 @@
+// Compile-time constants, kernel arguments and the shared-memory plan of the FP8 x FP8 sparse-MLA prefill kernel.
+#pragma once
+
+#include "dsak/types.cuh"
+
+// Row width in bytes: 512 (latent only) or 576 (latent and rope).
+#ifndef DSAK_D
+#define DSAK_D 512
+#endif
+// 0 fast: one-term P, one accumulation chain. 1 exact: one-term P, every key block promoted to float32 registers.
+// 2 high: as exact, with P as two e4m3 terms.
+#ifndef DSAK_PRECISION
+#define DSAK_PRECISION 1
+#endif
+// log2 of the headroom above the softmax frame. The frame (the subtracted maximum) moves only when a logit passes it by this
+// many octaves, so P is scaled by 448 / 2^slack and nearly no block rescales the output.
+#ifndef DSAK_FRAME_SLACK
+#define DSAK_FRAME_SLACK 3
+#endif
+
+namespace dsak::q8 {
+
+constexpr u32 kWidth = DSAK_D;
+constexpr u32 kLatent = 512;
+constexpr bool kHasRope = kWidth == 576;
+constexpr bool kPromote = DSAK_PRECISION >= 1;
+constexpr bool kTwoTerms = DSAK_PRECISION == 2;
+constexpr bool kQuantisedSum = DSAK_PRECISION == 1;  // divide by the sum of the rounded weights (see q8_scores.cuh)
+static_assert(kWidth == 512 || kWidth == 576, "DSAK_D must be 512 or 576");
+static_assert(DSAK_PRECISION >= 0 && DSAK_PRECISION <= 2, "DSAK_PRECISION must be 0, 1 or 2");
+
+constexpr u32 kHeads = 64;  // per CTA
+constexpr u32 kKeys = 64;   // per block
+constexpr u32 kThreads = 384;
+
+// Usable registers are two fewer. 168 (the launch cap of 384 threads) x 3 = 504 >= 40 + 2 x 232.
+constexpr int kProducerRegisters = 40;
+constexpr int kConsumerRegisters = 232;
+
+constexpr float kLn2 = 0.693147180559945f;
+constexpr float kLog2e = 1.44269504088896f;
+constexpr float kFrameSlack = DSAK_FRAME_SLACK;
+constexpr float kLog2ProbabilityScale = 8.807354922057604f - kFrameSlack;  // log2(448) - slack
+// Below any e4m3 logit (at most 448 * 448 * 576 in magnitude), and finite: a row without a key yet gives no inf - inf.
+constexpr float kEmptyFrame = -1e10f;
+
+struct Arguments {
+  const u8* q;
+  const u8* q_rope;
+  const u8* kv;
+  const i32* indices;
+  const i32* topk_length;
+  const float* attn_sink;
+  const float* q_scale;
+  const float* kv_scale;
+  bf16_bits* out;
+  float* max_logits;
+  float* lse;
+  i64 q_stride_t, q_stride_h, q_rope_stride_t, q_rope_stride_h, kv_stride, indices_stride, out_stride_t, out_stride_h;
+  i32 T, H, topk, s_kv;
+  float sm_scale;
+};
+
+// What the producer tells the consumers about a key block, beside its validity bits.
+enum BlockFlags : u32 {
+  kFirstOfItem = 1,
+  kLastOfItem = 2,
+  kNextIsLastOfItem = 4,
+  kLastOfCta = 8,
+};
+
+// Byte offsets from the start of dynamic shared memory. Rows of Q and KV are split into column tiles of 64 rows x 128 bytes
+// (128-byte swizzle); the rope columns are a tile of 64 x 64 bytes (64-byte swizzle), as is P.
+namespace plan {
+constexpr u32 kTile = 64 * 128;
+constexpr u32 kRopeTile = 4 * kTile;       // offset of the rope tile inside a row block
+constexpr u32 kRowBlock = 64 * kWidth;     // 64 rows of Q or KV
+constexpr u32 kStages = 4;                 // key blocks; a power of two, so that a block's number gives slot and parity
+// P of a block lives as long as its stage. At 576 its first term takes the place of the stage's rope tile, which nobody reads
+// once the scores are there.
+constexpr u32 kTerm = 64 * 64;
+constexpr u32 kOwnTerms = (kTwoTerms ? 2 : 1) - (kHasRope ? 1 : 0);  // terms with memory of their own
+// High precision at 576 needs the room of the second Q buffer for the second term.
+constexpr u32 kQueryBuffers = kHasRope && kTwoTerms ? 1 : 2;
+
+constexpr u32 kQuery = 0;
+constexpr u32 kKeysValues = kQuery + kQueryBuffers * kRowBlock;
+constexpr u32 kProbability = kKeysValues + kStages * kRowBlock;  // kOwnTerms x stages
+constexpr u32 kRescale = kProbability + kOwnTerms * kStages * kTerm;  // 4 x 64 floats: factor of the output, per stage
+constexpr u32 kFrame = kRescale + kStages * 256;                 // 2 x 64 floats: softmax frame after the block, per parity
+constexpr u32 kHandOver = kFrame + 2 * 256;                      // sum, maximum, perhaps quantised sum: 64 floats each
+constexpr u32 kNormaliserSlots = 3;                              // a peer may be two items behind, not three
+constexpr u32 kNormaliser = kHandOver + (kQuantisedSum ? 3 : 2) * 256;  // 3 x 64 floats: factor of the finished output
+constexpr u32 kConstants = kNormaliser + kNormaliserSlots * 256;        // 4 floats
+constexpr u32 kMoved = kConstants + 16;                          // 4 x 4 words: did this warp's frame move, per stage
+constexpr u32 kValid = kMoved + kStages * 16;                    // 4 x 64 bits
+constexpr u32 kBlockFlags = kValid + kStages * 8;                // 4 words
+constexpr u32 kBarriers = kBlockFlags + 16;
+constexpr u32 kKeysFull = kBarriers;
+constexpr u32 kKeysEmpty = kKeysFull + 8 * kStages;
+constexpr u32 kProbabilityFull = kKeysEmpty + 8 * kStages;
+constexpr u32 kQueryFull = kProbabilityFull + 8 * kStages;
+constexpr u32 kQueryEmpty = kQueryFull + 16;
+constexpr u32 kTotal = kQueryEmpty + 16;
+
+// Where term 0 and term 1 of a stage's P start.
+__device__ __forceinline__ constexpr u32 probability(u32 slot, u32 term) {
+  if (kHasRope && term == 0) return kKeysValues + slot * kRowBlock + kRopeTile;
+  return kProbability + ((kHasRope ? term - 1 : term) * kStages + slot) * kTerm;
+}
+static_assert(kTotal <= 232448, "227 KiB of shared memory per CTA");
+}  // namespace plan
+
+// Dynamic shared memory to request at launch.
+constexpr u32 kSharedBytes = plan::kTotal;
+
+}  // namespace dsak::q8

@@ -1,0 +1,292 @@
+// Scores and softmax of one key block: S = Q K^T in registers, P = e4m3(scale * 2^(S c - frame)) to shared memory.
+//
+// Thread (warp w, lane 4g + t) owns rows (heads) 16w + g and 16w + g + 8, columns (keys) 8j + 2t and 8j + 2t + 1.
+// Blocks alternate between the two consumer warpgroups, so a row's frame travels between them through shared memory; its sum
+// and maximum stay in the registers of either warpgroup and meet once per item.
+#pragma once
+
+#include "dsak/convert.cuh"
+#include "dsak/descriptor.cuh"
+#include "dsak/mbarrier.cuh"
+#include "dsak/registers.cuh"
+#include "dsak/shared_memory.cuh"
+#include "dsak/swizzle.cuh"
+#include "dsak/wgmma.cuh"
+#include "q8_layout.cuh"
+
+namespace dsak::q8 {
+
+// Issues S = Q K^T; the caller fences before, commits and waits after.
+__device__ __forceinline__ void issue_scores(float (&s)[32], u32 query, u32 keys) {
+  const u64 q = descriptor::rows128(query), k = descriptor::rows128(keys);
+#pragma unroll
+  for (u32 step = 0; step < 16; ++step) {
+    const u32 offset = (step >> 2) * plan::kTile + (step & 3) * 32;
+    if (step == 0)
+      wgmma::multiply(s, q, k);
+    else
+      wgmma::multiply_add(s, descriptor::advance(q, offset), descriptor::advance(k, offset));
+  }
+  if constexpr (kHasRope) {
+    const u64 q_rope = descriptor::rows64(query + plan::kRopeTile), k_rope = descriptor::rows64(keys + plan::kRopeTile);
+#pragma unroll
+    for (u32 step = 0; step < 2; ++step)
+      wgmma::multiply_add(s, descriptor::advance(q_rope, step * 32), descriptor::advance(k_rope, step * 32));
+  }
+}
+
+// Running softmax state of the thread's two rows. `frame` is the subtracted maximum, at most the slack below the true one.
+struct RowState {
+  float frame[2];
+  float maximum[2];        // of this thread's columns
+  float sum[2];            // of this thread's exponentials, in the frame
+  float quantised_sum[2];  // of the e4m3 values that are multiplied with V
+
+  __device__ __forceinline__ void reset() {
+#pragma unroll
+    for (u32 r = 0; r < 2; ++r) {
+      frame[r] = maximum[r] = kEmptyFrame;
+      sum[r] = quantised_sum[r] = 0.f;
+    }
+  }
+};
+
+// Launch-wide factors, kept in shared memory because registers are scarcer: the factor of a raw score in the exponent of 2
+// (positive), the frame slack in raw scores, the sign by which raw scores are multiplied first, and kv_scale.
+struct Constants {
+  float score_factor, slack, sign, kv_scale;
+
+  static __device__ __forceinline__ Constants load(u32 smem) {
+    Constants c;
+    shared::load(c.score_factor, c.slack, smem + plan::kConstants);
+    shared::load(c.sign, c.kv_scale, smem + plan::kConstants + 8);
+    return c;
+  }
+
+  static __device__ __forceinline__ void store(u32 smem, const Arguments& args) {
+    const float q_scale = args.q_scale != nullptr ? *args.q_scale : 1.f;
+    const float kv_scale = args.kv_scale != nullptr ? *args.kv_scale : 1.f;
+    const float factor = q_scale * kv_scale * args.sm_scale * kLog2e;
+    // A negative or zero factor is moved into the scores, so that a larger score always means a larger weight and a masked
+    // score (-inf) never meets a zero.
+    shared::store(smem + plan::kConstants, factor != 0.f ? fabsf(factor) : 1.f);
+    shared::store(smem + plan::kConstants + 4, factor != 0.f ? fminf(kFrameSlack / fabsf(factor), 1e9f) : kFrameSlack);
+    shared::store(smem + plan::kConstants + 8, factor > 0.f ? 1.f : factor < 0.f ? -1.f : 0.f);
+    shared::store(smem + plan::kConstants + 12, kv_scale);
+  }
+};
+
+__device__ __forceinline__ void mask_scores(float (&s)[32], u32 valid_low, u32 valid_high, u32 t) {
+#pragma unroll
+  for (u32 j = 0; j < 8; ++j) {
+    const u32 bits = (j < 4 ? valid_low : valid_high) >> (8 * (j & 3) + 2 * t);
+    if (!(bits & 1)) s[4 * j] = s[4 * j + 2] = negative_infinity();
+    if (!(bits & 2)) s[4 * j + 1] = s[4 * j + 3] = negative_infinity();
+  }
+}
+
+__device__ __forceinline__ void named_barrier_sync(u32 barrier, u32 threads) {
+  asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
+}
+
+__device__ __forceinline__ float quad_sum(float x) {
+  x += __shfl_xor_sync(~0u, x, 1);
+  return x + __shfl_xor_sync(~0u, x, 2);
+}
+__device__ __forceinline__ float quad_max(float x) {
+  x = fmaxf(x, __shfl_xor_sync(~0u, x, 1));
+  return fmaxf(x, __shfl_xor_sync(~0u, x, 2));
+}
+
+// Sum of the e4m3 values of four words of one row, exact but for float16 rounding of the pairwise sums.
+__device__ __forceinline__ float sum_e4m3(const u32 (&words)[4]) {
+  u32 pairs = 0;
+#pragma unroll
+  for (u32 i = 0; i < 4; ++i) {
+    const u32 both = add_f16x2(e4m3x2_to_f16x2(static_cast<u16>(words[i])), e4m3x2_to_f16x2(static_cast<u16>(words[i] >> 16)));
+    pairs = i == 0 ? both : add_f16x2(pairs, both);
+  }
+  float low, high;
+  unpack_f16x2(low, high, pairs);
+  return low + high;
+}
+
+// What e4m3 rounding left of two values, as e4m3.
+__device__ __forceinline__ u16 residual_e4m3x2(float low, float high, u16 rounded) {
+  float r0, r1;
+  unpack_f16x2(r0, r1, e4m3x2_to_f16x2(rounded));
+  return to_e4m3x2(low - r0, high - r1);
+}
+
+struct ScoreWarp {
+  const u32 smem;
+  const u32 thread = registers::thread_index();
+  const u32 warp = (thread >> 5) & 3;  // within the warpgroup
+  const u32 g = (thread >> 2) & 7, t = thread & 3;
+
+  __device__ __forceinline__ u32 row(u32 r) const { return 16 * warp + g + 8 * r; }
+
+  // Moves the frame of rows whose maximum passed it by more than the slack; returns whether any row of the warp moved.
+  // `rescale` becomes the factor of everything accumulated in the old frame.
+  __device__ __forceinline__ bool move_frame(RowState& rows, const float (&block_max)[2], float (&rescale)[2],
+                                             const Constants& constants) const {
+    rescale[0] = rescale[1] = 1.f;
+    if (!__any_sync(~0u, (block_max[0] > rows.frame[0] + constants.slack) | (block_max[1] > rows.frame[1] + constants.slack)))
+      return false;
+    bool moved = false;
+#pragma unroll
+    for (u32 r = 0; r < 2; ++r) {
+      const float row_max = quad_max(block_max[r]);
+      if (row_max > rows.frame[r] + constants.slack) {
+        rescale[r] = exp2_approx((rows.frame[r] - row_max) * constants.score_factor);
+        rows.frame[r] = row_max;
+        rows.sum[r] *= rescale[r];
+        if constexpr (kQuantisedSum) rows.quantised_sum[r] *= rescale[r];
+        moved = true;
+      }
+    }
+    return __any_sync(~0u, moved);
+  }
+
+  // Takes over the frame that the other warpgroup left after the previous block.
+  __device__ __forceinline__ void adopt_frame(RowState& rows, u32 previous) const {
+    const u32 rescale = smem + plan::kRescale + 256 * (previous % plan::kStages) + 4 * row(0);
+    const u32 frame = smem + plan::kFrame + 256 * (previous & 1) + 4 * row(0);
+#pragma unroll
+    for (u32 r = 0; r < 2; ++r) {
+      const float factor = shared::load_f32(rescale + 32 * r);
+      rows.frame[r] = shared::load_f32(frame + 32 * r);
+      rows.sum[r] *= factor;
+      if constexpr (kQuantisedSum) rows.quantised_sum[r] *= factor;
+    }
+  }
+
+  // Exponentials of the block, to P as wgmma's K-major operand. Inside every 32 keys, byte 16h + 4t + i of a row is key
+  // 16h + 8(i / 2) + 2t + i % 2: the order in which a thread holds them, and the order of V's register fragments.
+  __device__ __forceinline__ void store_probabilities(const float (&s)[32], RowState& rows, u32 slot,
+                                                      const Constants& constants) const {
+    const u32 first = smem + plan::probability(slot, 0) + 4 * t;
+    const u32 second = smem + plan::probability(slot, kTwoTerms ? 1 : 0) + 4 * t;
+#pragma unroll
+    for (u32 r = 0; r < 2; ++r) {
+      const float offset = kLog2ProbabilityScale - rows.frame[r] * constants.score_factor;
+      u32 words[4];
+#pragma unroll
+      for (u32 chunk = 0; chunk < 4; ++chunk) {
+        float e[4];
+#pragma unroll
+        for (u32 i = 0; i < 4; ++i)
+          e[i] = exp2_approx(fmaf(s[8 * chunk + 4 * (i >> 1) + 2 * r + (i & 1)], constants.score_factor, offset));
+        rows.sum[r] += (e[0] + e[1]) + (e[2] + e[3]);
+        const u16 low = to_e4m3x2(e[0], e[1]), high = to_e4m3x2(e[2], e[3]);
+        words[chunk] = pack_u16(low, high);
+        const u32 offset_in_tile = swizzle::offset64(row(r), chunk);
+        shared::store(first + offset_in_tile, words[chunk]);
+        if constexpr (kTwoTerms)
+          shared::store(second + offset_in_tile,
+                        pack_u16(residual_e4m3x2(e[0], e[1], low), residual_e4m3x2(e[2], e[3], high)));
+      }
+      if constexpr (kQuantisedSum) rows.quantised_sum[r] += sum_e4m3(words);
+    }
+  }
+
+  // The warpgroup that does not own an item's last block leaves its share of the sums to the one that does.
+  __device__ __forceinline__ void hand_over(const RowState& rows) const {
+#pragma unroll
+    for (u32 r = 0; r < 2; ++r) {
+      const u32 address = smem + plan::kHandOver + 4 * row(r);
+      const float sum = quad_sum(rows.sum[r]), maximum = quad_max(rows.maximum[r]);
+      if (t == 0) shared::store(address, sum);
+      if (t == 0) shared::store(address + 256, maximum);
+      if constexpr (kQuantisedSum) {
+        const float quantised = quad_sum(rows.quantised_sum[r]);
+        if (t == 0) shared::store(address + 512, quantised);
+      }
+    }
+  }
+
+  // Results of an item: the output's factor to shared memory, lse and max_logits to global memory. `rescale` takes the other
+  // warpgroup's sums into the final frame.
+  __device__ __forceinline__ void finish_item(const RowState& rows, const float (&rescale)[2], bool has_peer, u32 normaliser_slot,
+                                              i32 item, const Arguments& args, const Constants& constants) const {
+#pragma unroll
+    for (u32 r = 0; r < 2; ++r) {
+      float sum = quad_sum(rows.sum[r]), maximum = quad_max(rows.maximum[r]);
+      float quantised = kQuantisedSum ? quad_sum(rows.quantised_sum[r]) : 0.f;
+      if (t != 0) continue;
+      if (has_peer) {
+        const u32 address = smem + plan::kHandOver + 4 * row(r);
+        sum += shared::load_f32(address) * rescale[r];
+        maximum = fmaxf(maximum, shared::load_f32(address + 256));
+        if constexpr (kQuantisedSum) quantised += shared::load_f32(address + 512) * rescale[r];
+      }
+      const float frame = rows.frame[r] * constants.score_factor;
+      // With one-term P the weights that V meets are the rounded ones; dividing by their own sum keeps the output's gain right
+      // when rounding is one-sided (flat rows). The exact sum serves lse and the share of the sink.
+      const float divisor = kQuantisedSum ? quantised : sum;
+      float normaliser = sum > 0.f ? __fdividef(constants.kv_scale, divisor) : 0.f;
+      const i64 head_row = static_cast<i64>(item) * kHeads + row(r);
+      if (args.attn_sink != nullptr) {
+        const i32 head = item % (args.H / static_cast<i32>(kHeads)) * static_cast<i32>(kHeads) + static_cast<i32>(row(r));
+        const float sink = __ldg(args.attn_sink + head);
+        normaliser *= __fdividef(sum, sum + exp2_approx(fmaf(sink, kLog2e, kLog2ProbabilityScale - frame)));
+      }
+      shared::store(smem + plan::kNormaliser + 256 * normaliser_slot + 4 * row(r), sum > 0.f ? normaliser : 0.f);
+      if (args.max_logits != nullptr)
+        args.max_logits[head_row] = sum > 0.f ? maximum * constants.score_factor * kLn2 : negative_infinity();
+      if (args.lse != nullptr)
+        args.lse[head_row] = sum > 0.f ? (log2_approx(sum) + frame - kLog2ProbabilityScale) * kLn2 : positive_infinity();
+    }
+  }
+
+  // Softmax of block n, whose raw scores are in s. Waits for the other warpgroup's block n - 1.
+  __device__ __forceinline__ void run(float (&s)[32], RowState& rows, u32 n, u32 flags, u32 previous_flags, u32 ordinal,
+                                      i32 item, const Arguments& args) const {
+    const Constants constants = Constants::load(smem);
+    const u32 slot = n % plan::kStages;
+    if (constants.sign != 1.f) {
+#pragma unroll
+      for (u32 i = 0; i < 32; ++i) s[i] *= constants.sign;
+    }
+    u32 valid_low, valid_high;
+    shared::load(valid_low, valid_high, smem + plan::kValid + 8 * slot);
+    if ((valid_low & valid_high) != ~0u) mask_scores(s, valid_low, valid_high, t);
+
+    float block_max[2] = {fmaxf(s[0], s[1]), fmaxf(s[2], s[3])};
+#pragma unroll
+    for (u32 j = 1; j < 8; ++j) {
+      block_max[0] = fmaxf(block_max[0], fmaxf(s[4 * j], s[4 * j + 1]));
+      block_max[1] = fmaxf(block_max[1], fmaxf(s[4 * j + 2], s[4 * j + 3]));
+    }
+
+    if (n > 0) mbarrier::wait(smem + plan::kProbabilityFull + 8 * ((n - 1) % plan::kStages), ((n - 1) / plan::kStages) & 1);
+    // Either warpgroup meets a new item in its first or its second block.
+    if ((flags | previous_flags) & kFirstOfItem) rows.reset();
+    if (!(flags & kFirstOfItem)) adopt_frame(rows, n - 1);
+    rows.maximum[0] = fmaxf(rows.maximum[0], block_max[0]);
+    rows.maximum[1] = fmaxf(rows.maximum[1], block_max[1]);
+    float rescale[2];
+    const bool moved = move_frame(rows, block_max, rescale, constants);
+
+    // P's place needs no barrier of its own: it belongs to the stage, whose earlier tenant is gone. Only at 576 the other warps
+    // of this warpgroup may still read the rope tile that P replaces.
+    if constexpr (kHasRope) named_barrier_sync(1 + (thread >> 7), 128);
+    store_probabilities(s, rows, slot, constants);
+    if (t == 0) {
+#pragma unroll
+      for (u32 r = 0; r < 2; ++r) {
+        shared::store(smem + plan::kRescale + 256 * slot + 4 * row(r), rescale[r]);
+        shared::store(smem + plan::kFrame + 256 * (n & 1) + 4 * row(r), rows.frame[r]);
+      }
+    }
+    if ((g | t) == 0) shared::store(smem + plan::kMoved + 16 * slot + 4 * warp, moved ? 1u : 0u);
+    if (flags & kNextIsLastOfItem) hand_over(rows);
+    if (flags & kLastOfItem)
+      finish_item(rows, rescale, !(flags & kFirstOfItem), ordinal % plan::kNormaliserSlots, item, args, constants);
+    shared::fence_async_proxy();
+    __syncwarp();
+    if ((g | t) == 0) mbarrier::arrive(smem + plan::kProbabilityFull + 8 * slot);
+  }
+};
+
+}  // namespace dsak::q8

@@ -1,0 +1,138 @@
+"""``python -m aot.build``: complete packs or none, the same bytes anywhere, rebuilds of what changed alone, errors that say what."""
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+OP = "concat_cast_q"
+
+
+def tree(folder: Path) -> Path:
+    """A copy of the builder with one op, in which a test may break things."""
+    shutil.copytree(ROOT / "aot", folder / "aot", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(ROOT / "kernels" / OP, folder / "kernels" / OP, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(ROOT / "kernels" / "include", folder / "kernels" / "include")
+    return folder
+
+
+def build(folder: Path, *arguments: str, home: str | None = None) -> subprocess.CompletedProcess[str]:
+    env = os.environ | {"PYTHONPATH": str(folder)} | ({"HOME": home} if home else {})
+    command = [sys.executable, "-m", "aot.build", *arguments]
+    return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=600)
+
+
+def digests(folder: Path) -> dict[str, str]:
+    files = sorted(p for p in folder.rglob("*") if p.is_file())
+    return {str(p.relative_to(folder)): hashlib.sha256(p.read_bytes()).hexdigest() for p in files}
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory):
+    folder = tree(tmp_path_factory.mktemp("first"))
+    done = build(folder, "--arch", "sm90,gfx950", "-j", "2")
+    assert done.returncode == 0, done.stdout + done.stderr
+    return folder, done
+
+
+def test_packs_are_complete_and_follow_the_schema(built):
+    folder, _ = built
+    schema = json.loads((ROOT / "aot/manifest.schema.json").read_text())
+    for target in ("sm90", "gfx950"):
+        pack = folder / "packs" / target
+        manifest = json.loads((pack / "manifest.json").read_text())
+        jsonschema.validate(manifest, schema)
+        launched = {x["object"] for op in manifest["ops"] for c in op["candidates"] for x in c["launches"]}
+        assert launched == set(manifest["objects"])
+        assert {p.name for p in (pack / "objects").iterdir()} == {Path(o["file"]).name for o in manifest["objects"].values()}
+        for digest, o in manifest["objects"].items():
+            data = (pack / o["file"]).read_bytes()
+            assert (hashlib.sha256(data).hexdigest(), len(data)) == (digest, o["size"])
+
+
+def test_nothing_in_a_pack_says_where_or_when_it_was_built(built):
+    folder, _ = built
+    for path in (folder / "packs").rglob("*"):
+        if path.is_file():
+            data = path.read_bytes()
+            for word in (str(folder).encode(), str(ROOT).encode(), b"/tmp/", os.fsencode(Path.home()) + b"/"):
+                assert word not in data, (path.name, word)
+
+
+def test_the_matrix_shows_every_op_and_target(built):
+    _, done = built
+    assert "coverage" in done.stdout and OP in done.stdout and "sm90" in done.stdout and "gfx950" in done.stdout
+
+
+def test_another_directory_and_user_give_the_same_bytes(built, tmp_path):
+    folder, _ = built
+    second = tree(tmp_path / "a folder with another name")
+    done = build(second, "--arch", "sm90,gfx950", "-j", "1", home=str(tmp_path))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert digests(second / "packs") == digests(folder / "packs")
+
+
+def test_building_again_does_nothing(built):
+    folder, _ = built
+    before = {p: p.stat().st_mtime_ns for p in (folder / "packs").rglob("*")}
+    start = time.perf_counter()
+    done = build(folder, "--arch", "sm90,gfx950")
+    took = time.perf_counter() - start
+    assert done.returncode == 0 and "compile" not in done.stdout
+    assert {p: p.stat().st_mtime_ns for p in (folder / "packs").rglob("*")} == before
+    assert took < 3, took  # under 1 s on an idle machine; tests may run beside compilers
+
+
+def test_touching_a_kernel_rebuilds_it_alone(built):
+    folder, _ = built
+    source = folder / "kernels" / OP / f"{OP}.py"
+    source.write_text(source.read_text() + "\n# touched\n")
+    done = build(folder, "--arch", "sm90,gfx950")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("compile ") == 2, done.stdout  # one family on two targets
+
+
+def test_a_broken_kernel_names_itself_and_leaves_no_pack(tmp_path):
+    folder = tree(tmp_path)
+    source = folder / "kernels" / OP / f"{OP}.py"
+    source.write_text(source.read_text().replace("tl.store(", "tl.stroe("))
+    done = build(folder, "--arch", "sm90")
+    said = done.stdout + done.stderr
+    assert done.returncode != 0
+    assert f"{OP} / {OP}[" in said and "/ sm90" in said and "stroe" in said, said
+    assert not (folder / "packs" / "sm90").exists()
+    assert not list((folder / "packs").glob(".*")) if (folder / "packs").exists() else True
+
+
+def test_growth_past_the_accepted_resources_fails(tmp_path):
+    folder = tree(tmp_path)
+    table = folder / "kernels" / OP / "resources.json"
+    accepted = json.loads(table.read_text())
+    for used in accepted["sm90"].values():
+        used["registers"] = 1
+    table.write_text(json.dumps(accepted))
+    done = build(folder, "--arch", "sm90")
+    assert done.returncode != 0 and "> 1" in done.stderr and "--accept-resources" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--arch", "sm91"], "found unknown architecture 'sm91'; wanted one or more of: sm90, gfx942, gfx950"),
+        (["--arch", ""], "found no architecture"),
+        (["--arch", "sm90", "--op", "nothing"], "found unknown op nothing; wanted some of: concat_cast_q"),
+        (["--arch", "sm90", "--op", OP, "--wheels"], "found --op with --wheels"),
+    ],
+)
+def test_bad_arguments_say_what_is_wanted(built, arguments, message):
+    folder, _ = built
+    done = build(folder, *arguments)
+    assert done.returncode != 0 and message in " ".join(done.stderr.split())

@@ -1,0 +1,131 @@
+"""A declaration that contradicts itself is refused when it is read, with what is wrong; the ones in the tree all hold."""
+
+from dataclasses import replace
+
+import pytest
+
+from aot import registry
+from aot.expr import parse
+from aot.spec import Candidate, Kernel, Launch, Op, Rule, Scalar, SpecError, Tensor, i32, i64, ptr, symbols
+from aot.targets import TARGETS, parse_targets
+
+HOLES = {"gfx942": "not yet", "gfx950": "not yet"}
+
+
+def kernel(*args, **constants):
+    return Kernel("triton", "k.py", "k", args or (ptr("x"), ptr("y"), i32("T")), constants)
+
+
+def op(**changes):
+    fields = {
+        "name": "k",
+        "doc": "",
+        "params": (Tensor("x", "bf16", "T 512", ""), Tensor("y", "fp8", "T 512", "", output=True)),
+        "candidates": (Candidate("only", ("sm90",), "T > 0", (Launch(kernel(), ("T", 1, 1)),)),),
+        "holes": HOLES,
+    }
+    return Op(**{**fields, **changes})
+
+
+def test_a_good_declaration_passes():
+    assert symbols(op()) == ["T"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"params": (Tensor("x", "bf16", "T 512", ""), Tensor("x", "fp8", "T 512", ""))}, "appears twice"),
+        ({"params": (Tensor("x", "bf17", "T 512", ""), Tensor("y", "fp8", "T 512", "", output=True))}, "dtype 'bf17'"),
+        ({"params": (Tensor("x", "bf16", ">=T 512", ""), Tensor("y", "fp8", "T 512", "", output=True))}, "outputs only"),
+        ({"rules": (Rule("S > 0", "", ""),)}, r"reads \['S'\]"),
+        ({"rules": (Rule("T >", "", ""),)}, "does not parse"),
+        ({"candidates": (Candidate("c", ("sm91",), "T > 0", ()),)}, "unknown targets"),
+        ({"candidates": (Candidate("c", ("sm90",), "T", (Launch(kernel(ptr("z")), (1, 1, 1)),)),)}, "no tensor of the op"),
+        ({"candidates": (Candidate("c", ("sm90",), "T", (Launch(kernel(), ("B", 1, 1)),)),)}, "grid"),
+        ({"holes": {"gfx942": "not yet"}}, "gfx950: wanted either a candidate or a hole"),
+        ({"holes": HOLES | {"sm90": "why"}}, "sm90: wanted either"),
+    ],
+)
+def test_contradictions_are_refused(changes, message):
+    with pytest.raises(SpecError, match=message):
+        op(**changes)
+
+
+def test_choices_belong_to_choice_scalars():
+    scalar = Scalar("p", "f32", "", choices=("a",))
+    with pytest.raises(SpecError, match="choices go with"):
+        op(params=(*op().params, scalar))
+
+
+def test_promises_become_guards():
+    k = kernel(ptr("x"), ptr("y"), i64("x_s0", "x.s0", multiple=8))
+    declared = op(candidates=(Candidate("c", ("sm90",), "T > 0", (Launch(k, ("T", 1, 1)),)),))
+    (c,) = declared.candidates_for(TARGETS["sm90"])
+    assert parse(c.when)({"T": 1, "x.s0": 16}) == 1
+    assert parse(c.when)({"T": 1, "x.s0": 12}) == 0
+
+
+def test_a_tensor_of_several_dtypes_makes_its_kernels_say_which():
+    params = (Tensor("x", "bf16|fp8", "T 512", ""), Tensor("y", "fp8", "T 512", "", output=True))
+    with pytest.raises(SpecError, match="needs dtype"):
+        op(params=params)
+    k = kernel(ptr("x", dtype="fp8"), ptr("y"), i32("T"))
+    everywhere = Candidate("c", tuple(TARGETS), "T > 0", (Launch(k, ("T", 1, 1)),))
+    declared = op(params=params, candidates=(everywhere,), holes={})
+    assert "x.dtype == 'e4m3fn'" in declared.candidates_for(TARGETS["gfx950"])[0].when
+    assert "x.dtype == 'e4m3fnuz'" in declared.candidates_for(TARGETS["gfx942"])[0].when
+
+
+def test_unknown_architecture_names_the_known_ones():
+    with pytest.raises(ValueError, match="found unknown architecture 'sm91'; wanted one or more of: sm90, gfx942, gfx950"):
+        parse_targets("sm90,sm91")
+    with pytest.raises(ValueError, match="found no architecture"):
+        parse_targets(" , ")
+    assert [t.name for t in parse_targets("gfx950, sm90,gfx950")] == ["gfx950", "sm90"]
+
+
+OPS = registry.discover()
+
+
+def test_folders_are_ops():
+    assert set(OPS) == {p.parent.name for p in registry.KERNELS.glob("*/op.py")}
+
+
+@pytest.mark.parametrize("name", OPS)
+def test_every_op_has_sources_and_a_reference(name):
+    folder = registry.KERNELS / name
+    assert (folder / "reference.py").is_file()
+    for target in TARGETS.values():
+        for k in OPS[name].kernels_for(target):
+            assert (folder / k.source).is_file(), k.source
+
+
+@pytest.mark.parametrize("name", OPS)
+def test_every_parameter_is_documented(name):
+    for p in OPS[name].params:
+        assert p.doc, p.name
+    assert OPS[name].doc
+
+
+def test_kernel_names_are_unique_within_an_op():
+    for o in OPS.values():
+        for target in TARGETS.values():
+            names = [k.name for k in o.kernels_for(target)]
+            assert len(names) == len(set(names)), (o.name, target.name)
+
+
+def test_a_broken_declaration_names_its_file(tmp_path):
+    folder = tmp_path / "kernels" / "thing"
+    folder.mkdir(parents=True)
+    (folder / "op.py").write_text("OP = 3\n")
+    with pytest.raises(SpecError, match="kernels/thing/op.py: found no OP"):
+        registry.discover(tmp_path / "kernels")
+
+
+def test_a_recipe_survives_its_file():
+    from aot.recipe import Recipe, loads
+
+    k = replace(kernel(A=1, B=True), options={"num_warps": 4}, promises=("QGMMA",))
+    r = Recipe("k", "sm90", "triton", "k.py", (k,), ({"x": "bf16"},), {"triton": "3"})
+    assert loads(r.dumps()) == r
+    assert loads(r.dumps()).dumps() == r.dumps()

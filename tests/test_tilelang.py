@@ -1,0 +1,170 @@
+"""TileLang kernels become code objects on a machine without a GPU: the right instructions, the declared ABI, the same bytes."""
+
+import os
+import re
+import subprocess
+import sys
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from aot import check
+from aot.compilers import tilelang
+from aot.compilers.base import CodeObject, CompileError, Unit
+from aot.registry import KERNELS, ROOT, sibling
+from aot.spec import Kernel, f32, i32, ptr
+from aot.targets import TARGETS
+
+FOLDER = KERNELS / "sparse_mla_prefill"
+bf16 = sibling(str(FOLDER / "op.py"), "bf16_candidates")
+
+
+def kernels(target: str) -> dict[str, Kernel]:
+    """The smallest of each form: rows of 512."""
+    if target == "sm90":
+        return {"wgmma": bf16.wgmma(512, False)}
+    return {f"tile{heads}": bf16.tile(512, heads, False) for heads in bf16.TILES}
+
+
+def unit_of(kernel: Kernel, target: str) -> Unit:
+    others = {"indices": "i32", "topk_length": "i32", "out": "bf16"}
+    dtypes = {a.name: a.dtype or others.get(a.name, "f32") for a in kernel.args if a.type == "ptr"}
+    return Unit("sparse_mla_prefill", kernel, TARGETS[target], FOLDER, KERNELS / "include", dtypes)
+
+
+@cache
+def built(target: str, form: str) -> tuple[Unit, CodeObject]:
+    unit = unit_of(kernels(target)[form], target)
+    return unit, tilelang.build(unit)
+
+
+FORMS = [("sm90", "wgmma"), ("gfx950", "tile16"), ("gfx950", "tile64")]
+
+
+@pytest.mark.parametrize(("target", "form"), FORMS)
+def test_object_keeps_its_promises(target, form):
+    """Matrix instructions, asynchronous gathers, no spills, no stack, shared memory within the limit: the lint sees it all."""
+    unit, done = built(target, form)
+    found = check.inspect(unit.target, done, unit.kernel)
+    assert found["spill_bytes"] == found["stack_bytes"] == 0
+    assert done.params == tuple(a.type for a in unit.kernel.args)
+    assert done.block[0] == (384 if target == "sm90" else 4 * unit.kernel.constants["HEADS"])
+    assert done.tools["tilelang"] == "0.1.15"
+
+
+def test_every_gather_on_sm90_is_asynchronous():
+    """64 cp.async in the loop and the queries, and beside them only the loads of indices, lengths and sinks."""
+    _, done = built("sm90", "wgmma")
+    listing = check._run_cuobjdump(done.image, "--dump-sass")
+    assert len(re.findall(r"LDGSTS\.E\S*\.128", listing)) == 64
+    assert "LDG.E.128" not in listing and "LDG.E.64" not in listing
+    assert "HMMA" not in listing.replace("HGMMA", "")
+    assert "UBLKCP" not in listing and "UTMA" not in listing
+
+
+def test_bytes_do_not_depend_on_the_place(tmp_path, target="gfx950", form="tile16"):
+    """Another process, working folder and home: the same object, which names no path of this machine."""
+    _, done = built(target, form)
+    code = (
+        "import sys; sys.path[:0] = sys.argv[1:3]\n"
+        "import test_tilelang; sys.stdout.buffer.write(test_tilelang.built(*sys.argv[3:5])[1].image)"
+    )
+    env = {**os.environ, "HOME": str(tmp_path), "TILELANG_LAYOUT_COST_MODEL": "io-aware"}
+    run = subprocess.run(
+        [sys.executable, "-c", code, str(ROOT), str(ROOT / "tests"), target, form], cwd=tmp_path, env=env, capture_output=True
+    )
+    assert run.stdout == done.image, run.stderr.decode()
+    assert not list(tmp_path.iterdir()), "the build wrote to the home folder"
+    for path in (ROOT, Path(sys.prefix), tmp_path.parent):
+        assert str(path).encode() not in done.image
+
+
+TOY = """
+import tilelang.language as T
+
+def toy(N, dtype="float32"):
+    n = T.dynamic("n")
+
+    @T.prim_func
+    def toy(x: T.Tensor((n, N), dtype), y: T.Tensor((n, N), "float32"), scale: T.float32):
+        with T.Kernel(n, threads=64) as row:
+            for i in T.Parallel(N):
+                y[row, i] = T.cast(x[row, i], "float32") * scale
+
+    return toy
+
+def reductions(N):
+    n = T.dynamic("n")
+
+    @T.prim_func
+    def reductions(x: T.Tensor((n, N), "float32"), y: T.Tensor((n, 2), "float32")):
+        with T.Kernel(n, threads=256) as row:
+            v = T.alloc_fragment((N * 4,), "float32")
+            top = T.alloc_fragment((1,), "float32")
+            sum = T.alloc_fragment((1,), "float32")
+            for i in T.Parallel(N * 4):
+                v[i] = x[row, i % N]
+            T.reduce_max(v, top, dim=0)
+            T.reduce_sum(v, sum, dim=0)
+            y[row, 0] = top[0]
+            y[row, 1] = sum[0]
+
+    return reductions
+
+def broken(N):
+    raise ValueError("no tile of this size")
+"""
+ARGS = (ptr("x"), ptr("y"), i32("n"), f32("scale"))
+
+
+def toy(folder: Path, target: str = "gfx950", dtype: str = "f32", **change) -> Unit:
+    (folder / f"toy_{folder.name}.py").write_text(TOY)
+    kernel = Kernel("tilelang", f"toy_{folder.name}.py", "toy", ARGS, {"N": 64})
+    kernel = replace(kernel, **change)
+    return Unit("op", kernel, TARGETS[target], folder, KERNELS / "include", {"x": dtype, "y": "f32"})
+
+
+@pytest.mark.parametrize("target", ["sm90", "gfx950"])
+def test_toy(tmp_path, target):
+    done = tilelang.build(toy(tmp_path, target))
+    assert done.params == ("ptr", "ptr", "i32", "f32")
+    assert done.symbol == "toy_kernel" and done.block == (64, 1, 1) and done.shared == 0
+
+
+def test_arguments_in_another_order_are_refused(tmp_path):
+    with pytest.raises(CompileError) as e:
+        tilelang.build(toy(tmp_path, args=(ptr("y"), ptr("x"), i32("n"), f32("scale"))))
+    assert "found the arguments (ptr y, ptr x, i32 n, f32 scale); " in str(e.value)
+    assert "wanted, in TileLang's order, (ptr x, ptr y, i32 n, f32 scale)" in str(e.value)
+
+
+def test_another_element_type_is_refused(tmp_path):
+    with pytest.raises(CompileError, match="found x of float32; wanted bfloat16, the declared element type on gfx950"):
+        tilelang.build(toy(tmp_path, dtype="bf16"))
+
+
+def test_the_other_fp8_flavour_is_refused(tmp_path):
+    """TileLang itself would take it silently as the flavour of the architecture."""
+    with pytest.raises(CompileError, match="wanted float8_e4m3fn, the flavour of gfx950"):
+        tilelang.build(toy(tmp_path, dtype="e4m3fnuz", constants={"N": 64, "dtype": "float8_e4m3fnuz"}))
+
+
+def test_two_reductions_across_waves_are_refused(tmp_path):
+    """Their scratch buffers share a name, and TileLang orders those by address: the source would differ from run to run."""
+    with pytest.raises(CompileError, match="found 2 scratch buffers of reductions; wanted at most one"):
+        tilelang.build(toy(tmp_path, entry="reductions", args=(ptr("x"), ptr("y"), i32("n"))))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"entry": "absent"}, "found no factory 'absent' in toy_"),
+        ({"entry": "broken"}, "ValueError: no tile of this size"),
+        ({"options": {"num_warps": 4}}, r"found the options \['num_warps'\]; wanted some of"),
+    ],
+)
+def test_refusals_say_what_was_found(tmp_path, change, message):
+    with pytest.raises(CompileError, match=message):
+        tilelang.build(toy(tmp_path, **change))

@@ -1,0 +1,1 @@
+"""Recipes for the arch wheels: pure data, built once for every Python."""
