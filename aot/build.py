@@ -64,7 +64,8 @@ def run_ninja(graph: Graph, jobs: int, console: Console) -> int:
 def print_coverage(ops: dict[str, Op], targets: list[Target], console: Console) -> None:
     table = Table("op", *(t.name for t in targets), title="coverage: candidates per target")
     for name, cells in check.coverage(ops.values(), targets):
-        table.add_row(name, *(c if isinstance(c, str) else f"{len(c)} ({_languages(ops[name], t)})" for t, c in zip(targets, cells.values(), strict=True)))
+        words = (c if isinstance(c, str) else f"{len(c)} ({_languages(ops[name], t)})" for t, c in zip(targets, cells, strict=True))
+        table.add_row(name, *words)
     console.print(table)
 
 
@@ -121,7 +122,8 @@ def main(
     print_coverage(ops, targets, console)
     if wrong:
         raise click.ClickException(
-            "resources grew past the accepted tables:\n  " + "\n  ".join(wrong)
+            "resources grew past the accepted tables:\n  "
+            + "\n  ".join(wrong)
             + "\nif that is meant, run again with --accept-resources and commit kernels/*/resources.json"
         )
     if wheels:

@@ -22,6 +22,9 @@ from aot.targets import Target
 
 Resources = dict[str, int]
 
+RESERVED_SHARED = 1024
+"""Bytes of shared memory that an SM90 block loses to the system."""
+
 
 class CheckError(Exception):
     """An object or declaration that breaks a promise: found / wanted / what to do."""
@@ -42,9 +45,7 @@ def _run_cuobjdump(image: bytes, flag: str) -> str:
         file.flush()
         # cuobjdump runs nvdisasm, which lies beside it
         tool = cuobjdump()
-        done = subprocess.run(
-            [str(tool), flag, file.name], capture_output=True, text=True, env={"PATH": f"{tool.parent}:/usr/bin:/bin"}
-        )
+        done = subprocess.run([str(tool), flag, file.name], capture_output=True, text=True, env={"PATH": f"{tool.parent}:/usr/bin:/bin"})
     if done.returncode:
         raise CheckError(f"cuobjdump {flag} failed: {done.stderr.strip()}")
     return done.stdout
@@ -79,7 +80,8 @@ def _nvidia(target: Target, built: CodeObject) -> tuple[Resources, str]:
         "registers": int(field["REG"]),
         "spill_bytes": int(field["LOCAL"]),
         "stack_bytes": int(field["STACK"]),
-        "static_shared": int(field["SHARED"]),
+        # blocks that use shared memory carry the KiB that the SM90 system reserves; the limit of a block does not count it
+        "static_shared": max(0, int(field["SHARED"]) - RESERVED_SHARED),
     }
     return resources, _run_cuobjdump(built.image, "--dump-sass")
 
@@ -133,7 +135,7 @@ def blocks_per_unit(target: Target, threads: int, shared: int, resources: Resour
     if target.vendor == "nvidia":
         waves = -(-threads // 32)
         by_regs = 65536 // (regs * 32) // waves
-        by_shared = 233472 // (shared + 1024)
+        by_shared = 233472 // (shared + RESERVED_SHARED)
         return min(by_regs, by_shared, 2048 // (waves * 32), 32)
     waves = -(-threads // target.wave)
     # registers is .vgpr_count, which already includes the accumulators (512 a lane, unified)
@@ -171,20 +173,11 @@ def gate(accepted: dict[str, Resources], found: dict[str, Resources]) -> list[st
             wrong.append(f"{name}: found no accepted resources")
             continue
         wrong += [
-            f"{name}: {key} {used[key]} > {accepted[name].get(key, 0)}"
-            for key in GATED
-            if used.get(key, 0) > accepted[name].get(key, 0)
+            f"{name}: {key} {used[key]} > {accepted[name].get(key, 0)}" for key in GATED if used.get(key, 0) > accepted[name].get(key, 0)
         ]
     return wrong
 
 
-def coverage(ops: Iterable[Op], targets: list[Target]) -> list[tuple[str, dict[str, list[str] | str]]]:
+def coverage(ops: Iterable[Op], targets: list[Target]) -> list[tuple[str, list[list[str] | str]]]:
     """Rows of the matrix op x target: the candidates' names, or the reason for a hole (a string)."""
-    rows = []
-    for op in ops:
-        cells: dict[str, list[str] | str] = {}
-        for target in targets:
-            names = [c.name for c in op.candidates_for(target)]
-            cells[target.name] = names or op.holes[target.name]
-        rows.append((op.name, cells))
-    return rows
+    return [(op.name, [[c.name for c in op.candidates_for(t)] or op.holes[t.name] for t in targets]) for op in ops]

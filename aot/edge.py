@@ -46,9 +46,8 @@ def dependencies(unit: Unit) -> set[Path]:
         file = getattr(module, "__file__", None)
         if file and Path(file).is_relative_to(ROOT) and Path(file).suffix == ".py":
             files.add(Path(file))
-    headers = unit.include / "hip"
-    if unit.kernel.language == "tilelang" and unit.target.vendor == "amd" and headers.is_dir():
-        files |= set(headers.rglob("*.h"))
+    if unit.kernel.language in ("tilelang", "hip") and unit.target.vendor == "amd":
+        files |= {p for p in (unit.include / "hip").rglob("*") if p.is_file()}
     return files
 
 

@@ -12,8 +12,8 @@ when the pack is built and evaluated in C++ (``runtime/src/expr.cpp``) when an o
     choice  := a if c else b
 
 Values are int64 (booleans are 0 and 1), float64 and strings. ``//`` and ``%`` are for integers and round down, as in Python.
-Mixed int and float operands become float64; ``-a`` is ``0 - a``. Strings can be compared for (in)equality only. ``pow2(a)`` is the smallest power
-of two that is at least ``a`` and at least 1. Overflow of int64, division by zero and mixed types are errors.
+Mixed int and float operands become float64; ``-a`` is ``0 - a``. Strings can be compared for (in)equality only. ``pow2(a)`` is
+the smallest power of two that is at least ``a`` and at least 1. Overflow of int64, division by zero and mixed types are errors.
 
 Names: dimension symbols (``T``), scalars (``sm_scale``), ``q.s0`` (stride of dimension 0, in elements), ``q.d0`` (size),
 ``q.dtype`` (a string), ``sm_count``, ``shared_memory``.
@@ -187,9 +187,9 @@ def _check(node: ast.expr, source: str) -> None:
         case ast.Compare(left=a, ops=[op], comparators=[b]) if type(op) in _COMPARE:
             _check(a, source)
             _check(b, source)
-        case ast.BoolOp(values=values):
-            for v in values:
-                _check(v, source)
+        case ast.BoolOp(values=terms):
+            for term in terms:
+                _check(term, source)
         case ast.IfExp(test=c, body=a, orelse=b):
             for e in (c, a, b):
                 _check(e, source)
@@ -258,13 +258,14 @@ def _evaluate(node: ast.expr, env: Mapping[str, Value]) -> Value:
             return _BINARY[type(op)](ev(a), ev(b))
         case ast.Compare(left=a, ops=[ast.In()], comparators=[ast.Tuple(elts=elts)]):
             left = ev(a)
-            return int(any([_compare(ast.Eq, left, ev(e)) for e in elts]))
+            results = [_compare(ast.Eq, left, ev(e)) for e in elts]  # all of them: an error in any is an error
+            return int(any(results))
         case ast.Compare(left=a, ops=[op], comparators=[b]):
             return _compare(type(op), ev(a), ev(b))
-        case ast.BoolOp(op=op, values=values_):
-            stop = isinstance(op, ast.Or)
-            for v in values_:
-                if _truth(ev(v)) == stop:
+        case ast.BoolOp(op=word, values=terms):
+            stop = isinstance(word, ast.Or)
+            for term in terms:
+                if _truth(ev(term)) == stop:
                     return int(stop)
             return int(not stop)
         case ast.IfExp(test=c, body=a, orelse=b):

@@ -7,6 +7,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from aot.pack import sources
 from aot.recipe import Recipe
 from aot.registry import ROOT
 from aot.targets import Target
@@ -63,23 +64,15 @@ class Graph:
             )
         for t in targets:
             pack = self.pack(t)
-            declarations = sorted({f"kernels/{r.op}/op.py" for r in recipes if r.target == t.name})
-            stamp = self.build / t.name / "declarations"
-            _write_if_changed(stamp, "\n".join(declarations) + "\n")
-            implicit = " ".join([_path(stamp), "aot/pack.py", "aot/spec.py", "aot/targets.py", *_sources(recipes, t)])
+            ops = sorted({r.op for r in recipes if r.target == t.name})
+            stamp = self.build / t.name / "ops"
+            _write_if_changed(stamp, "\n".join(ops) + "\n")
+            implicit = " ".join([_path(stamp), "aot/pack.py", "aot/spec.py", "aot/targets.py", *map(_path, sources(ops))])
             text.append(
                 f"build {_path(pack / 'manifest.json')}: pack {' '.join(_path(p) for p in sorted(packed[t.name]))} | {implicit}\n"
                 f"  target = {t.name}\n  folder = {_path(pack)}\n"
             )
         _write_if_changed(self.file, "\n".join(text))
-
-
-def _sources(recipes: list[Recipe], target: Target) -> list[str]:
-    """Files that the manifest of ``target`` depends on beside the objects: the declarations and all that is digested."""
-    ops = {r.op for r in recipes if r.target == target.name}
-    folders = [ROOT / "kernels" / name for name in sorted({"include", *ops})]
-    files = (p for f in folders for p in sorted(f.rglob("*")) if p.is_file() and "__pycache__" not in p.parts and p.name != "resources.json")
-    return [_path(p) for p in files]
 
 
 def _relative(path: Path) -> str:

@@ -10,6 +10,7 @@ import json
 import os
 import shutil
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,19 @@ from aot.targets import TARGETS, Target
 SCHEMA_VERSION = "1.0"
 VERSION = "0.1.0"
 LICENCE = "Apache-2.0"
+TARGET_KEYS = [
+    "name",
+    "vendor",
+    "arch",
+    "wave",
+    "shared_memory",
+    "fp8",
+    "elf_machine",
+    "elf_abi",
+    "elf_flags",
+    "elf_flags_mask",
+    "min_driver",
+]
 
 
 def canonical(text: str | int | float) -> str:
@@ -87,14 +101,19 @@ def describe(op: Op, target: Target, made: dict[str, dict[str, Any]]) -> dict[st
     }
 
 
-def source_digest(op_names: list[str]) -> str:
-    """sha256 over everything under the ops' folders and the shared headers: names and bytes."""
+def sources(op_names: Iterable[str]) -> list[Path]:
+    """Every file under the ops' folders and the shared headers that the kernels are made of, sorted."""
+    folders = [KERNELS / name for name in sorted({"include", *op_names})]
+    files = (p for f in folders for p in sorted(f.rglob("*")) if p.is_file())
+    return [p for p in files if "__pycache__" not in p.parts and p.name != "resources.json"]
+
+
+def source_digest(op_names: Iterable[str]) -> str:
+    """sha256 over the names and bytes of ``sources``."""
     h = hashlib.sha256()
-    for folder in ("include", *sorted(op_names)):
-        for path in sorted((KERNELS / folder).rglob("*")):
-            if path.is_file() and "__pycache__" not in path.parts and path.name != "resources.json":
-                data = path.read_bytes()
-                h.update(f"{path.relative_to(KERNELS).as_posix()} {len(data)}\n".encode() + data)
+    for path in sources(op_names):
+        data = path.read_bytes()
+        h.update(f"{path.relative_to(KERNELS).as_posix()} {len(data)}\n".encode() + data)
     return h.hexdigest()
 
 
@@ -119,11 +138,8 @@ def manifest(target: Target, ops: dict[str, Op], results: list[Path]) -> tuple[d
             }
     return {
         "schema_version": SCHEMA_VERSION,
-        "package": {"name": "dsa-kernels", "version": VERSION, "licence": LICENCE, "source_sha256": source_digest(list(ops))},
-        "target": {
-            key: getattr(target, key)
-            for key in "name vendor arch wave shared_memory fp8 elf_machine elf_abi elf_flags elf_flags_mask min_driver".split()
-        },
+        "package": {"name": "dsa-kernels", "version": VERSION, "licence": LICENCE, "source_sha256": source_digest(ops)},
+        "target": {key: getattr(target, key) for key in TARGET_KEYS},
         "toolchain": tools,
         "objects": objects,
         "ops": [describe(op, target, made[op.name]) for op in ops.values() if made[op.name]],

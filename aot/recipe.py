@@ -66,9 +66,7 @@ def toolchain(language: str, target: Target) -> dict[str, str]:
         try:
             found[name] = version(name)
         except PackageNotFoundError:
-            raise LookupError(
-                f"found no {name}, which compiles {language} for {target.name}; run pip install -e '.[build]'"
-            ) from None
+            raise LookupError(f"found no {name}, which compiles {language} for {target.name}; run pip install -e '.[build]'") from None
     return found
 
 
@@ -81,9 +79,7 @@ def recipes(ops: Iterable[Op], targets: Iterable[Target]) -> list[Recipe]:
             for k in op.kernels_for(target):
                 families.setdefault((k.language, k.source), []).append(k)
             for (language, source), kernels in families.items():
-                dtypes = tuple(
-                    {a.name: op.pointer_dtype(a, target) for a in k.args if a.type == "ptr"} for k in kernels
-                )
+                dtypes = tuple({a.name: op.pointer_dtype(a, target) for a in k.args if a.type == "ptr"} for k in kernels)
                 tools = toolchain(language, target)
                 found.append(Recipe(op.name, target.name, language, source, tuple(kernels), dtypes, tools))
     return found

@@ -60,8 +60,5 @@ def parse_targets(names: str) -> list[Target]:
         raise ValueError(f"found no architecture in {names!r}; wanted one or more of: {known}; write --arch sm90,gfx950")
     for name in wanted:
         if name not in TARGETS:
-            raise ValueError(
-                f"found unknown architecture {name!r}; wanted one or more of: {known}; "
-                "a new one is a row in aot/targets.py"
-            )
+            raise ValueError(f"found unknown architecture {name!r}; wanted one or more of: {known}; a new one is a row in aot/targets.py")
     return [TARGETS[n] for n in wanted]

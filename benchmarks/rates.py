@@ -8,14 +8,14 @@ TFLOP/s counts 2 * T * H * topk * (D + 512) / time; GB/s counts bytes read plus 
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import statistics
 from collections.abc import Callable
 from pathlib import Path
 
-import torch
-
 import dsa_kernels
+import torch
 
 FP8 = torch.float8_e4m3fn
 SM_SCALE = 0.0625
@@ -65,11 +65,13 @@ def attention(shape: tuple[int, int, int, int, int], dtype: torch.dtype, variant
     rows = []
     for name, extra in variants.items():
         made = {k: v(tokens, heads, topk) if callable(v) else v for k, v in extra.items()}
-        calls = [lambda s=s: dsa_kernels.sparse_mla_prefill(sm_scale=SM_SCALE, **s, **made) for s in sets]
+        calls = [functools.partial(dsa_kernels.sparse_mla_prefill, sm_scale=SM_SCALE, **s, **made) for s in sets]
         us = median_us(calls)
         tflops = 2 * tokens * heads * topk * (d + 512) / us / 1e6
-        rows.append({"op": "sparse_mla_prefill", "dtype": str(dtype)[6:], "shape": list(shape), "variant": name, "us": us, "tflops": tflops})
-        print(f"{'sparse_mla_prefill ' + str(dtype)[6:]:36s} s_kv={s_kv:6d} H={heads:3d} D={d} topk={topk:4d} {name:16s} {us:9.1f} us {tflops:7.1f} TFLOP/s", flush=True)
+        kind = str(dtype)[6:]
+        rows.append({"op": "sparse_mla_prefill", "dtype": kind, "shape": list(shape), "variant": name, "us": us, "tflops": tflops})
+        what = f"s_kv={s_kv:6d} H={heads:3d} D={d} topk={topk:4d} {name:16s}"
+        print(f"sparse_mla_prefill {kind:16s} {what} {us:9.1f} us {tflops:7.1f} TFLOP/s", flush=True)
     return rows
 
 
@@ -144,7 +146,9 @@ def main() -> None:
     if "helpers" in only:
         rows += helpers()
     if options.json:
-        options.json.write_text(json.dumps({"gpu": torch.cuda.get_device_name(), "torch": torch.__version__, "rows": rows}, indent=1) + "\n")
+        options.json.write_text(
+            json.dumps({"gpu": torch.cuda.get_device_name(), "torch": torch.__version__, "rows": rows}, indent=1) + "\n"
+        )
 
 
 if __name__ == "__main__":

@@ -16,7 +16,8 @@ from base64 import urlsafe_b64encode
 from pathlib import Path
 
 import pytest
-import toy
+
+from tests import toy
 
 pytest.importorskip("wheel.wheelfile")
 from wheels.build import build_arch_wheel

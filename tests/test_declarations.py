@@ -118,7 +118,7 @@ def test_a_broken_declaration_names_its_file(tmp_path):
     folder = tmp_path / "kernels" / "thing"
     folder.mkdir(parents=True)
     (folder / "op.py").write_text("OP = 3\n")
-    with pytest.raises(SpecError, match="kernels/thing/op.py: found no OP"):
+    with pytest.raises(SpecError, match=r"kernels/thing/op\.py: found no OP"):
         registry.discover(tmp_path / "kernels")
 
 

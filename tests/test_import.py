@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import toy
+
+from tests import toy
 
 pytest.importorskip("dsa_kernels", reason="the runtime is not installed: pip install -e .")
 

@@ -66,7 +66,7 @@ def test_an_nvidia_object_is_no_amd_one(tmp_path):
 
 def test_a_missing_instruction_is_a_broken_promise(tmp_path):
     promising = Kernel("cuda", "k.cu", "k", (), promises=("QGMMA",))
-    with pytest.raises(check.CheckError, match="QGMMA.*the kernel promises it"):
+    with pytest.raises(check.CheckError, match=r"QGMMA.*the kernel promises it"):
         check.inspect(SM90, built(assemble(tmp_path)), promising)
 
 

@@ -13,9 +13,9 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import cabi
 import pytest
-import toy
+
+from tests import cabi, toy
 
 dsa = pytest.importorskip("dsa_kernels", reason="the runtime is not installed: pip install -e .")
 T, H = 2, 16

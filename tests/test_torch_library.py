@@ -8,7 +8,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import toy
+
+from tests import toy
 
 torch = pytest.importorskip("torch")
 dsa = pytest.importorskip("dsa_kernels", reason="the runtime is not installed: pip install -e .")

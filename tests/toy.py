@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
-import cabi
+from tests import cabi
 
 BASE = 1 << 20  # an address that is aligned and not null
 
