@@ -22,19 +22,8 @@ from aot.targets import TARGETS, Target
 SCHEMA_VERSION = "1.0"
 VERSION = "0.1.0"
 LICENCE = "Apache-2.0"
-TARGET_KEYS = [
-    "name",
-    "vendor",
-    "arch",
-    "wave",
-    "shared_memory",
-    "fp8",
-    "elf_machine",
-    "elf_abi",
-    "elf_flags",
-    "elf_flags_mask",
-    "min_driver",
-]
+TARGET_KEYS = ["name", "vendor", "arch", "wave", "shared_memory", "fp8"]
+TARGET_KEYS += ["elf_machine", "elf_abi", "elf_flags", "elf_flags_mask", "min_driver"]
 
 
 def canonical(text: str | int | float) -> str:
