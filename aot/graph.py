@@ -40,7 +40,7 @@ class Graph:
         return self.build / "build.ninja"
 
     def result(self, recipe: Recipe) -> Path:
-        return self.build / recipe.target / f"{recipe.op}.{Path(recipe.source).stem}.json"
+        return self.build / recipe.target / f"{recipe.name}.json"
 
     def pack(self, target: Target) -> Path:
         return self.packs / target.name

@@ -1,8 +1,9 @@
 """A recipe: everything that decides the bytes of one family of code objects, as a file.
 
-A family is one source of one op on one target; one ninja edge compiles it, because starting a compiler costs more than most
-kernels. The recipe holds the kernels (constants, options, argument types) and the toolchain, so a changed declaration or
-compiler rebuilds exactly what it changes, and an edited docstring rebuilds nothing.
+A family is a few kernels of one source of one op on one target; one ninja edge compiles it, because starting a compiler costs
+more than most kernels. A source of many variants is dealt over several families, so that an edit of it uses every core. The
+recipe holds the kernels (constants, options, argument types) and the toolchain, so a changed declaration or compiler rebuilds
+exactly what it changes, and an edited docstring rebuilds nothing.
 """
 
 from __future__ import annotations
@@ -31,19 +32,20 @@ TOOLS: dict[tuple[str, str], tuple[str, ...]] = {
 
 @dataclass(frozen=True)
 class Recipe:
-    """One family: ``kernels`` of ``op`` that share a source, for one target."""
+    """One family, number ``part`` of its source: ``kernels`` of ``op``, for one target."""
 
     op: str
     target: str
     language: str
     source: str
+    part: int
     kernels: tuple[Kernel, ...]
     dtypes: tuple[dict[str, str], ...]
     toolchain: dict[str, str]
 
     @property
     def name(self) -> str:
-        return f"{self.target}/{self.op}.{Path(self.source).stem}"
+        return f"{self.op}.{Path(self.source).stem}.{self.part}"
 
     def dumps(self) -> str:
         return json.dumps(asdict(self), indent=1, sort_keys=True) + "\n"
@@ -70,19 +72,30 @@ def toolchain(language: str, target: Target) -> dict[str, str]:
     return found
 
 
+def parts(kernels: list[Kernel]) -> list[list[Kernel]]:
+    """The kernels of a source dealt over families: singly up to two, then two to a family."""
+    count = min(len(kernels), max(2, -(-len(kernels) // 2)))
+    return [kernels[i::count] for i in range(count)]
+
+
 def recipes(ops: Iterable[Op], targets: Iterable[Target]) -> list[Recipe]:
     """Every family of ``ops`` on ``targets``."""
     found = []
     for target in targets:
         for op in ops:
-            families: dict[tuple[str, str], list[Kernel]] = {}
+            sources: dict[tuple[str, str], list[Kernel]] = {}
             for k in op.kernels_for(target):
-                families.setdefault((k.language, k.source), []).append(k)
-            for (language, source), kernels in families.items():
-                dtypes = tuple({a.name: op.pointer_dtype(a, target) for a in k.args if a.type == "ptr"} for k in kernels)
+                sources.setdefault((k.language, k.source), []).append(k)
+            for (language, source), all_kernels in sources.items():
                 tools = toolchain(language, target)
-                found.append(Recipe(op.name, target.name, language, source, tuple(kernels), dtypes, tools))
+                for part, kernels in enumerate(parts(all_kernels)):
+                    dtypes = tuple(_pointer_dtypes(op, k, target) for k in kernels)
+                    found.append(Recipe(op.name, target.name, language, source, part, tuple(kernels), dtypes, tools))
     return found
+
+
+def _pointer_dtypes(op: Op, kernel: Kernel, target: Target) -> dict[str, str]:
+    return {a.name: op.pointer_dtype(a, target) for a in kernel.args if a.type == "ptr"}
 
 
 def target_of(recipe: Recipe) -> Target:

@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# Everything that needs a GPU, from the wheels alone: tests, the C++ host, cold start, launch cost, kernel rates.
+# Everything that needs a GPU, from the wheels alone: tests, the C++ host, cold start, launch cost, kernel rates, sanitizers.
 #
-#   benchmarks/on_device.sh DIST RESULTS      DIST holds the runtime wheel of this Python and the arch wheel of this GPU
+#   benchmarks/on_device.sh DIST RESULTS [PART...]      DIST holds the runtime wheel of this Python and the arch wheel of this GPU
 #
 # Compilers are put out of reach: the wheels are installed into a folder of their own, `import triton` and `import tilelang` fail,
 # and PATH has no nvcc. Each part is timed and may fail without stopping the others; the summary says which did.
 set -uo pipefail
 here=$(cd "$(dirname "$0")/.." && pwd)
 dist=$(realpath "$1"); mkdir -p "$2"; results=$(realpath "$2"); shift 2
-parts=${*:-tests host coldstart launch rates}
+parts=${*:-tests host coldstart launch rates memcheck racecheck synccheck}
 arch=${DSAK_ARCH:-sm90}
 python=$(command -v python3)
 
@@ -23,7 +23,7 @@ status=0
 part() {  # name, seconds, command...
   local name=$1 limit=$2 start=$SECONDS; shift 2
   case " $parts " in *" $name "*) ;; *) return;; esac
-  env PATH=/usr/sbin:/usr/bin:/sbin:/bin timeout "$limit" "$@" > "$results/$name.txt" 2>&1
+  env -u HOME PATH=/usr/sbin:/usr/bin:/sbin:/bin timeout "$limit" "$@" > "$results/$name.txt" 2>&1
   local code=$?
   [ $code = 0 ] || status=1
   echo "== $name: exit $code, $((SECONDS - start)) s"; tail -n "${LINES_SHOWN:-25}" "$results/$name.txt"
@@ -40,5 +40,9 @@ fi
 part host 60 "$work/host/cpp_host" "$site/dsa_kernels_packs/$arch"
 part coldstart 200 "$python" "$here/benchmarks/coldstart.py" --json "$results/coldstart.json"
 part launch 200 "$python" "$here/benchmarks/launch.py" --json "$results/launch.json"
+sanitizer=$(command -v compute-sanitizer || ls /usr/local/cuda*/bin/compute-sanitizer /opt/nvidia/*/compute-sanitizer 2>/dev/null | head -1)
+for tool in memcheck racecheck synccheck; do
+  [ -n "$sanitizer" ] && part "$tool" 300 "$sanitizer" --tool $tool --error-exitcode 9 "$python" "$here/benchmarks/sanitize.py" --tokens "${SANITIZE_TOKENS:-150}"
+done
 part rates 400 "$python" "$here/benchmarks/rates.py" --json "$results/rates.json"
 exit $status

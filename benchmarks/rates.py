@@ -14,8 +14,9 @@ import statistics
 from collections.abc import Callable
 from pathlib import Path
 
-import dsa_kernels
 import torch
+
+import dsa_kernels
 
 FP8 = torch.float8_e4m3fn
 SM_SCALE = 0.0625

@@ -4,8 +4,9 @@ import importlib.util
 import math
 from pathlib import Path
 
-import dsa_kernels
 import torch
+
+import dsa_kernels
 
 REFERENCE = Path(__file__).parents[1] / "kernels/sparse_mla_prefill/reference.py"
 INF = float("inf")

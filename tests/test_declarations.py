@@ -126,6 +126,6 @@ def test_a_recipe_survives_its_file():
     from aot.recipe import Recipe, loads
 
     k = replace(kernel(A=1, B=True), options={"num_warps": 4}, promises=("QGMMA",))
-    r = Recipe("k", "sm90", "triton", "k.py", (k,), ({"x": "bf16"},), {"triton": "3"})
+    r = Recipe("k", "sm90", "triton", "k.py", 0, (k,), ({"x": "bf16"},), {"triton": "3"})
     assert loads(r.dumps()) == r
     assert loads(r.dumps()).dumps() == r.dumps()

@@ -122,7 +122,10 @@ def compile_source(
 
 
 def build(unit: Unit) -> CodeObject:
-    """Compile one CUDA kernel; constants are macros. Raises ``CompileError``."""
+    """Compile one CUDA kernel; constants are macros, and so are DSAK_THREADS and DSAK_SHARED, what a launch will give it.
+
+    A source asserts that they are what it was written for. Raises ``CompileError``.
+    """
     kernel = unit.kernel
     text = (unit.folder / kernel.source).read_text()
     if unknown := set(kernel.options) - OPTIONS:
@@ -130,8 +133,14 @@ def build(unit: Unit) -> CodeObject:
     options = ["--use_fast_math"] if kernel.options.get("fast_math") else []
     if registers := kernel.options.get("maxrregcount"):
         options.append(f"--maxrregcount={registers}")
+    launch = {"DSAK_THREADS": kernel.options["threads"], "DSAK_SHARED": kernel.options.get("shared", 0)}
     done = compile_source(
-        text, kernel.source, unit.target.arch, include=(unit.folder, unit.include), defines=kernel.constants, options=options
+        text,
+        kernel.source,
+        unit.target.arch,
+        include=(unit.folder, unit.include),
+        defines={**kernel.constants, **launch},
+        options=options,
     )
     intermediates = {kernel.source: text, "kernel.ptx": done.ptx, "kernel.log": done.log}
     found = ptxas.entries(done.ptx)

@@ -141,9 +141,10 @@ int main(int argc, char** argv) {
   const dsak_arg concat_args[] = {q_nope.arg(), q_rope.arg(), q.arg()};
   check(dsak_launch(concat, concat_args, 3, nullptr, nullptr, &error), error);
 
-  // The Q8 kernel: q, kv, indices, sm_scale, q_rope, topk_length, attn_sink, q_scale, kv_scale, precision, out, max_logits, lse.
-  const dsak_arg prefill_args[] = {q.arg(), rows.arg(), selected.arg(), number(SM_SCALE), none(),    none(), none(),
-                                   none(),  none(),     none(),         out.arg(),        none(),    lse.arg()};
+  // The Q8 kernel: q, kv, indices, sm_scale, q_rope, topk_length, attn_sink, q_scale, kv_scale, precision, out, max_logits,
+  // lse.
+  const dsak_arg prefill_args[] = {q.arg(), rows.arg(), selected.arg(), number(SM_SCALE), none(), none(),   none(),
+                                   none(),  none(),     none(),         out.arg(),        none(), lse.arg()};
   check(dsak_launch(prefill, prefill_args, 13, nullptr, nullptr, &error), error);
 
   const auto q_found = driver.download(q_device, T * H * D);

@@ -34,7 +34,7 @@ inline uint8_t e4m3_from_float(float x) {
   if (magnitude == 0.f) return sign;
   if (magnitude >= 448.f) return sign | 0x7e;
   int exponent;
-  std::frexp(magnitude, &exponent);                       // magnitude < 2^exponent
+  std::frexp(magnitude, &exponent);                        // magnitude < 2^exponent
   const int unit = exponent - 4 < -9 ? -9 : exponent - 4;  // log2 of the step between neighbours
   const long steps = std::lrint(std::ldexp(magnitude, -unit));
   // steps is 0..16; counting on from the first value of the binade gives the code, carries included

@@ -12,11 +12,6 @@
 #ifndef DSAK_PRECISION
 #define DSAK_PRECISION 1
 #endif
-// log2 of the headroom above the softmax frame. The frame (the subtracted maximum) moves only when a logit passes it by this
-// many octaves, so P is scaled by 448 / 2^slack and nearly no block rescales the output.
-#ifndef DSAK_FRAME_SLACK
-#define DSAK_FRAME_SLACK 3
-#endif
 
 namespace dsak::q8 {
 
@@ -31,15 +26,19 @@ static_assert(DSAK_PRECISION >= 0 && DSAK_PRECISION <= 2, "DSAK_PRECISION must b
 
 constexpr u32 kHeads = 64;  // per CTA
 constexpr u32 kKeys = 64;   // per block
-constexpr u32 kThreads = 384;
+constexpr u32 kThreads = 512;
 
-// Usable registers are two fewer. 168 (the launch cap of 384 threads) x 3 = 504 >= 40 + 2 x 232.
-constexpr int kProducerRegisters = 40;
-constexpr int kConsumerRegisters = 232;
+// Two registers fewer are usable. The launch allots 128 x 4 warpgroups = 512.
+constexpr int kProducerRegisters = 24;
+constexpr int kScoreRegisters = 104;
+constexpr int kValueRegisters = 192;
+static_assert(kProducerRegisters + kScoreRegisters + 2 * kValueRegisters <= 512, "or setmaxnreg waits for ever");
 
 constexpr float kLn2 = 0.693147180559945f;
 constexpr float kLog2e = 1.44269504088896f;
-constexpr float kFrameSlack = DSAK_FRAME_SLACK;
+// The softmax frame (the subtracted maximum) moves only when a logit passes it by this many octaves. P is scaled by
+// 448 / 2^slack, so it never saturates, and nearly no block has to rescale the output.
+constexpr float kFrameSlack = 3;
 constexpr float kLog2ProbabilityScale = 8.807354922057604f - kFrameSlack;  // log2(448) - slack
 // Below any e4m3 logit (at most 448 * 448 * 576 in magnitude), and finite: a row without a key yet gives no inf - inf.
 constexpr float kEmptyFrame = -1e10f;
@@ -63,45 +62,39 @@ struct Arguments {
 
 // What the producer tells the consumers about a key block, beside its validity bits.
 enum BlockFlags : u32 {
-  kFirstOfItem = 1,
+  kFirstOfItem = 1,  // an item is one token and 64 heads
   kLastOfItem = 2,
-  kNextIsLastOfItem = 4,
-  kLastOfCta = 8,
+  kLastOfCta = 4,
 };
 
 // Byte offsets from the start of dynamic shared memory. Rows of Q and KV are split into column tiles of 64 rows x 128 bytes
 // (128-byte swizzle); the rope columns are a tile of 64 x 64 bytes (64-byte swizzle), as is P.
 namespace plan {
 constexpr u32 kTile = 64 * 128;
-constexpr u32 kRopeTile = 4 * kTile;       // offset of the rope tile inside a row block
-constexpr u32 kRowBlock = 64 * kWidth;     // 64 rows of Q or KV
-constexpr u32 kStages = 4;                 // key blocks; a power of two, so that a block's number gives slot and parity
+constexpr u32 kRopeTile = 4 * kTile;    // offset of the rope tile inside a row block
+constexpr u32 kRowBlock = 64 * kWidth;  // 64 rows of Q or KV
+constexpr u32 kQueryBuffers = 2;        // the next item's Q arrives during this one
+constexpr u32 kStages = kHasRope && kTwoTerms ? 3 : 4;
 // P of a block lives as long as its stage. At 576 its first term takes the place of the stage's rope tile, which nobody reads
 // once the scores are there.
 constexpr u32 kTerm = 64 * 64;
 constexpr u32 kOwnTerms = (kTwoTerms ? 2 : 1) - (kHasRope ? 1 : 0);  // terms with memory of their own
-// High precision at 576 needs the room of the second Q buffer for the second term.
-constexpr u32 kQueryBuffers = kHasRope && kTwoTerms ? 1 : 2;
 
 constexpr u32 kQuery = 0;
 constexpr u32 kKeysValues = kQuery + kQueryBuffers * kRowBlock;
-constexpr u32 kProbability = kKeysValues + kStages * kRowBlock;  // kOwnTerms x stages
-constexpr u32 kRescale = kProbability + kOwnTerms * kStages * kTerm;  // 4 x 64 floats: factor of the output, per stage
-constexpr u32 kFrame = kRescale + kStages * 256;                 // 2 x 64 floats: softmax frame after the block, per parity
-constexpr u32 kHandOver = kFrame + 2 * 256;                      // sum, maximum, perhaps quantised sum: 64 floats each
-constexpr u32 kNormaliserSlots = 3;                              // a peer may be two items behind, not three
-constexpr u32 kNormaliser = kHandOver + (kQuantisedSum ? 3 : 2) * 256;  // 3 x 64 floats: factor of the finished output
-constexpr u32 kConstants = kNormaliser + kNormaliserSlots * 256;        // 4 floats
-constexpr u32 kMoved = kConstants + 16;                          // 4 x 4 words: did this warp's frame move, per stage
-constexpr u32 kValid = kMoved + kStages * 16;                    // 4 x 64 bits
-constexpr u32 kBlockFlags = kValid + kStages * 8;                // 4 words
-constexpr u32 kBarriers = kBlockFlags + 16;
-constexpr u32 kKeysFull = kBarriers;
+constexpr u32 kProbability = kKeysValues + kStages * kRowBlock;
+constexpr u32 kRescale = kProbability + kOwnTerms * kStages * kTerm;  // 64 floats per stage: what the block makes of older sums
+constexpr u32 kNormaliser = kRescale + kStages * 256;    // 64 floats per stage: factor of the output of an item that ends there
+constexpr u32 kConstants = kNormaliser + kStages * 256;  // 4 floats
+constexpr u32 kMoved = kConstants + 16;                  // 4 words per stage: did this warp's frame move
+constexpr u32 kValid = kMoved + kStages * 16;            // 64 bits per stage
+constexpr u32 kBlockFlags = kValid + kStages * 8;        // a word per stage
+constexpr u32 kKeysFull = (kBlockFlags + 4 * kStages + 7) / 8 * 8;  // barriers from here on
 constexpr u32 kKeysEmpty = kKeysFull + 8 * kStages;
 constexpr u32 kProbabilityFull = kKeysEmpty + 8 * kStages;
 constexpr u32 kQueryFull = kProbabilityFull + 8 * kStages;
-constexpr u32 kQueryEmpty = kQueryFull + 16;
-constexpr u32 kTotal = kQueryEmpty + 16;
+constexpr u32 kQueryEmpty = kQueryFull + 8 * kQueryBuffers;
+constexpr u32 kTotal = kQueryEmpty + 8 * kQueryBuffers;
 
 // Where term 0 and term 1 of a stage's P start.
 __device__ __forceinline__ constexpr u32 probability(u32 slot, u32 term) {
@@ -111,7 +104,17 @@ __device__ __forceinline__ constexpr u32 probability(u32 slot, u32 term) {
 static_assert(kTotal <= 232448, "227 KiB of shared memory per CTA");
 }  // namespace plan
 
+// A key block's place in the ring of stages: slot, and how often the ring has wrapped, modulo two.
+struct Stage {
+  u32 slot, phase;
+
+  __device__ __forceinline__ Stage next() const {
+    return slot + 1 == plan::kStages ? Stage{0, phase ^ 1} : Stage{slot + 1, phase};
+  }
+};
+
 // Dynamic shared memory to request at launch.
 constexpr u32 kSharedBytes = plan::kTotal;
+static_assert(kSharedBytes == DSAK_SHARED && kThreads == DSAK_THREADS, "q8_candidates.py declares another launch");
 
 }  // namespace dsak::q8

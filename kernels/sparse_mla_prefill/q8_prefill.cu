@@ -1,4 +1,25 @@
 // FP8 x FP8 sparse-MLA prefill for SM90: out = softmax(c Q K[idx]^T) V[idx], V = the first 512 columns of K's rows.
+//
+// Tiling. An item is one token x 64 heads; a persistent grid of min(SMs, T * H / 64) CTAs of 512 threads walks the items with a
+// static stride. Keys come in blocks of 64. Warpgroups 0 and 1 own 256 columns of the output each (O^T = V^T P^T, V^T from
+// registers), warpgroup 2 does the scores and the softmax, warpgroup 3 gathers.
+//
+//   gather        KV n+2, n+3 (cp.async, four stages), Q of the next item (two buffers)
+//   scores             | S n+1 1st half | softmax n, half | S n+1 2nd half | softmax n, half -> P n | S n+2 ...
+//   values 0, 1   V n-1 fragments | P V n-1, eight half chunks of 32 heads | V n fragments, wait for P n | P V n ...
+//
+// P and the rescaling factors of a block live as long as its stage, so a stage needs three barriers: keys full (gather to
+// scores and values), P full (scores to values), empty (values to gather).
+// Every key block's P V is added to float32 registers outside the tensor cores ("promotion"), whose own running sum keeps
+// about 14 bits and truncates. Two sets of 16 partial sums take turns: one is multiplied while the other is added up.
+//
+// Shared memory (bytes)       512 fast/exact    512 high    576 fast/exact    576 high
+//   Q                          2 x 32,768    2 x 32,768      2 x 36,864    2 x 36,864
+//   KV stages                  4 x 32,768    4 x 32,768      4 x 36,864    3 x 36,864
+//   P (at 576 in the rope tile)    16,384        32,768               0        12,288
+//   factors, barriers               2,304         2,304           2,304         1,744
+//   in all                        215,296       231,680         223,488       198,352
+// Registers: 24 producer, 104 scores, 192 values (two fewer usable); no spills.
 #include "dsak/mbarrier.cuh"
 #include "dsak/registers.cuh"
 #include "q8_layout.cuh"
@@ -8,167 +29,196 @@
 
 namespace dsak::q8 {
 
-// How far a warpgroup's output has come: items stored, and the item being accumulated.
-struct Progress {
-  u32 items;
-  i32 item;
-};
-
-// One of the two consumer warpgroups. Warpgroup c does scores and softmax of key blocks c, c + 2, c + 4, ... and multiplies
-// every block's P with its own 256 columns of V.
-struct Consumer {
+// What both kinds of consumer do to a key block's barriers.
+struct Ring {
   const Arguments& args;
   const u32 smem;
-  const u32 index;
 
-  // Recomputed where needed: registers are the scarcest resource here.
-  static __device__ __forceinline__ u32 warp() { return (registers::thread_index() >> 5) & 3; }
-  static __device__ __forceinline__ u32 lane() { return registers::thread_index() & 31; }
+  static __device__ __forceinline__ u32 warp() { return (threadIdx.x >> 5) & 3; }
+  static __device__ __forceinline__ u32 lane() { return threadIdx.x & 31; }
   static __device__ __forceinline__ void arrive_once_per_warp(u32 barrier) {
+    __syncwarp();
     if (lane() == 0) mbarrier::arrive(barrier);
   }
   // A word that is the same for all threads, in a form that ptxas knows to be uniform.
   static __device__ __forceinline__ u32 load_uniform(u32 address) { return __shfl_sync(~0u, shared::load_u32(address), 0); }
-
-  __device__ __forceinline__ u32 wait_block(u32 n) const {
-    const u32 slot = n % plan::kStages;
-    mbarrier::wait(smem + plan::kKeysFull + 8 * slot, (n / plan::kStages) & 1);
-    return load_uniform(smem + plan::kBlockFlags + 4 * slot);
+  __device__ __forceinline__ void wait_keys(Stage stage) const {
+    mbarrier::wait(smem + plan::kKeysFull + 8 * stage.slot, stage.phase);
   }
-
-  __device__ __forceinline__ void wait_probability(u32 n) const {
-    mbarrier::wait(smem + plan::kProbabilityFull + 8 * (n % plan::kStages), (n / plan::kStages) & 1);
+  __device__ __forceinline__ u32 wait_block(Stage stage) const {
+    wait_keys(stage);
+    return load_uniform(smem + plan::kBlockFlags + 4 * stage.slot);
   }
-
-  // This warpgroup has no further scores to compute for item number `ordinal`.
-  __device__ __forceinline__ void release_query(u32 ordinal) const {
-    arrive_once_per_warp(smem + plan::kQueryEmpty + 8 * (ordinal % plan::kQueryBuffers));
+  __device__ __forceinline__ void wait_probability(Stage stage) const {
+    mbarrier::wait(smem + plan::kProbabilityFull + 8 * stage.slot, stage.phase);
   }
+  __device__ __forceinline__ bool has_work() const {
+    return static_cast<i32>(blockIdx.x) < args.T * (args.H / static_cast<i32>(kHeads));
+  }
+};
 
+// Warpgroup 2: scores and softmax of every key block, the scores one block ahead.
+struct ScoreWarpgroup : Ring {
+  struct State {
+    RowState rows;
+    Stage stage;
+    u32 valid_low, valid_high, flags;  // of the block in `stage`
+    u32 ordinal;                       // items started
+    i32 item;
+    bool done;
+  };
+
+  __device__ __forceinline__ u32 query(u32 ordinal) const {
+    return smem + plan::kQuery + (ordinal % plan::kQueryBuffers) * plan::kRowBlock;
+  }
   __device__ __forceinline__ void wait_query(u32 ordinal) const {
     mbarrier::wait(smem + plan::kQueryFull + 8 * (ordinal % plan::kQueryBuffers), (ordinal / plan::kQueryBuffers) & 1);
   }
-
-  // Issues the scores of block n, which belongs to this CTA's item number `ordinal`.
-  __device__ __forceinline__ void start_scores(float (&s)[32], u32 n, u32 ordinal) const {
-    const u32 buffer = ordinal % plan::kQueryBuffers;
+  // About nine products fit into the tensor cores' queue; a warp that issues more stands still. So the scores of the next block
+  // are issued in two halves, with half of this block's exponentials between them.
+  __device__ __forceinline__ void start_scores(float (&s)[32], u32 ordinal, u32 slot) const {
     // The copies were ordinary writes of other threads; wgmma reads through the asynchronous proxy.
     shared::fence_async_proxy();
     wgmma::claim(s);
     wgmma::fence();
-    issue_scores(s, smem + plan::kQuery + buffer * plan::kRowBlock, smem + plan::kKeysValues + (n % plan::kStages) * plan::kRowBlock);
-    wgmma::commit();
+    issue_scores<0, 8>(s, query(ordinal), smem + plan::kKeysValues + slot * plan::kRowBlock);
+  }
+  struct SecondHalf {
+    const ScoreWarpgroup& self;
+    float (&s)[32];
+    const u32 ordinal, slot;
+
+    __device__ __forceinline__ void operator()() const {
+      wgmma::fence();
+      issue_scores<8, 16>(s, self.query(ordinal), self.smem + plan::kKeysValues + slot * plan::kRowBlock);
+      wgmma::commit();
+    }
+  };
+
+  __device__ __forceinline__ void load_block(State& state, u32 slot) const {
+    shared::load(state.valid_low, state.valid_high, smem + plan::kValid + 8 * slot);
+    state.flags = shared::load_u32(smem + plan::kBlockFlags + 4 * slot);
   }
 
-  // total += V^T P^T of block n.
-  __device__ __forceinline__ void multiply_values(float (&total)[4][32], float (&partial)[2][32], u32 n) const {
-    const u32 slot = n % plan::kStages;
-    const u32 base = value_base(smem, index, warp(), lane()) + slot * plan::kRowBlock;
-    const u64 p = descriptor::rows64(smem + plan::probability(slot, 0));
-    const u64 p_residual = descriptor::rows64(smem + plan::probability(slot, kTwoTerms ? 1 : 0));
-    ValueFragment v[2];
-    load_fragment(v[0], base);
-    if constexpr (kPromote) {
-      wgmma::claim(partial[0]);
-      wgmma::claim(partial[1]);
+  // Softmax of the block whose scores are in `s`, while those of the next one are computed into `next_s`. After the CTA's last
+  // block stale scores are computed and never read: a branch around wgmma would make ptxas serialise all of them.
+  __device__ __forceinline__ void step(float (&s)[32], float (&next_s)[32], State& state) const {
+    const ScoreWarp scores{smem};
+    const Constants constants = Constants::load(smem);
+    const u32 flags = __shfl_sync(~0u, state.flags, 0);  // uniform, and known to be
+    const Stage next = state.stage.next();
+    const u32 next_ordinal = state.ordinal + ((flags & kLastOfItem) ? 1 : 0);
+    wgmma::wait<0>();
+    wgmma::pin(s);
+    scores.prepare(s, state.valid_low, state.valid_high, constants.sign);
+    if (flags & kLastOfItem) arrive_once_per_warp(smem + plan::kQueryEmpty + 8 * (state.ordinal % plan::kQueryBuffers));
+    if (!(flags & kLastOfCta)) {
+      wait_keys(next);
+      if (flags & kLastOfItem) wait_query(next_ordinal);
     }
-    // Two chunks in flight; a fragment is reloaded when the product that reads it has finished.
-#pragma unroll
-    for (u32 c = 0; c < 4; ++c) {
-      wgmma::fence();
-      if constexpr (kPromote)
-        issue_chunk<false>(partial[c & 1], v[c & 1], p, p_residual);
-      else
-        issue_chunk<true>(total[c], v[c & 1], p, p_residual);
-      wgmma::commit();
-      if (c > 0) {
-        wgmma::wait<1>();
-        // Before the next fragment is loaded: this frees registers.
-        if constexpr (kPromote) promote(total[c - 1], partial[(c - 1) & 1]);
-      }
-      if (c < 3) load_fragment(v[(c + 1) & 1], base ^ ((c + 1) << 4));
+    wgmma::pin(s);
+    start_scores(next_s, next_ordinal, next.slot);
+    load_block(state, next.slot);
+    scores.run(s, state.rows, constants, state.stage.slot, flags, state.item, args,
+               SecondHalf{*this, next_s, next_ordinal, next.slot});
+    if (flags & kLastOfItem) state.item += static_cast<i32>(gridDim.x);
+    state.ordinal = next_ordinal;
+    state.stage = next;
+    state.done = flags & kLastOfCta;
+  }
+
+  __device__ __forceinline__ void run() const {
+    if (!has_work()) return;
+    float s[2][32];
+    State state;
+    state.rows.reset();
+    state.stage = Stage{0, 0};
+    state.ordinal = 0;
+    state.item = static_cast<i32>(blockIdx.x);
+    wait_keys(state.stage);
+    load_block(state, 0);
+    wait_query(0);
+    start_scores(s[0], 0, 0);
+    SecondHalf{*this, s[0], 0, 0}();
+    while (true) {
+      step(s[0], s[1], state);
+      if (state.done) break;
+      step(s[1], s[0], state);
+      if (state.done) break;
     }
     wgmma::wait<0>();
+  }
+};
+
+// Warpgroups 0 and 1: 256 columns of the output each.
+struct ValueWarpgroup : Ring {
+  u32 index;
+
+  // total += V^T P^T of the block in `slot`; v[0] holds the first fragment.
+  __device__ __forceinline__ void multiply_values(float (&total)[4][32], ValueFragment (&v)[2], u32 slot) const {
+    const u32 values = value_base(smem, index, warp(), lane()) + slot * plan::kRowBlock;
+    const u64 p = descriptor::rows64(smem + plan::probability(slot, 0));
+    const u64 p_residual = descriptor::rows64(smem + plan::probability(slot, kTwoTerms ? 1 : 0));
     if constexpr (kPromote) {
-      promote(total[3], partial[1]);
+      // Half chunks of 32 heads take turns in two sets of 16 registers: one is multiplied while the other is added up.
+      float partial[2][16];
+      wgmma::claim(partial[0]);
+      wgmma::claim(partial[1]);
+#pragma unroll
+      for (u32 h = 0; h < 8; ++h) {
+        const u32 c = h / 2;
+        wgmma::fence();
+        issue_half_chunk(partial[h & 1], v[c & 1], p, p_residual, h & 1);
+        wgmma::commit();
+        if (h > 0) {
+          wgmma::wait<1>();
+          promote_half(total[(h - 1) / 2], partial[(h - 1) & 1], (h - 1) & 1);
+        }
+        // By now the products that read the other fragment have finished.
+        if ((h & 1) == 0 && c < 3) load_fragment(v[(c + 1) & 1], values ^ ((c + 1) << 4));
+      }
+      wgmma::wait<0>();
+      promote_half(total[3], partial[1], 1);
     } else {
 #pragma unroll
+      for (u32 c = 0; c < 4; ++c) {
+        wgmma::fence();
+        issue_chunk(total[c], v[c & 1], p, p_residual);
+        wgmma::commit();
+        if (c > 0) wgmma::wait<1>();
+        if (c < 3) load_fragment(v[(c + 1) & 1], values ^ ((c + 1) << 4));
+      }
+      wgmma::wait<0>();
+#pragma unroll
       for (u32 c = 0; c < 4; ++c) wgmma::pin(total[c]);
-    }
-    arrive_once_per_warp(smem + plan::kKeysEmpty + 8 * slot);
-  }
-
-  // Block n of the output: clears or rescales the accumulator as needed, and stores it after an item's last block.
-  __device__ __forceinline__ void multiply_block(float (&total)[4][32], float (&partial)[2][32], u32 n, Progress& done) const {
-    const u32 flags = load_uniform(smem + plan::kBlockFlags + 4 * (n % plan::kStages));
-    if (!(flags & kFirstOfItem) && __shfl_sync(~0u, shared::load_any4(smem + plan::kMoved + 16 * (n % plan::kStages)), 0) != 0)
-      scale_columns(total, smem + plan::kRescale + 256 * (n % plan::kStages));
-    multiply_values(total, partial, n);
-    if (flags & kLastOfItem) {
-      store_output(total, smem + plan::kNormaliser + 256 * (done.items % plan::kNormaliserSlots), done.item, args);
-      clear(total);
-      ++done.items;
-      done.item += static_cast<i32>(gridDim.x);
     }
   }
 
   __device__ __forceinline__ void run() const {
-    const i32 head_tiles = args.H / static_cast<i32>(kHeads);
-    if (static_cast<i32>(blockIdx.x) >= args.T * head_tiles) return;
-
-    RowState rows;
-    rows.reset();
+    if (!has_work()) return;
     float total[4][32];
     clear(total);
-    float partial[2][32];  // partial[0] also holds the scores of the block in softmax
-    Progress done{0, static_cast<i32>(blockIdx.x)};
-
-    u32 n = index;  // the own block whose scores are in flight
-    u32 flags = wait_block(0);
-    u32 ordinal = 0;
-    bool live = true;
-    if (index == 1) {
-      live = !(flags & kLastOfCta);
-      if (flags & kLastOfItem) {  // an item of one block
-        release_query(0);
-        ordinal = 1;
-      }
-      if (live) flags = wait_block(1);
-    }
-    if (live) wait_query(ordinal);
-    start_scores(partial[0], n, ordinal);
+    ValueFragment v[2];
+    Stage stage{0, 0};
+    i32 item = static_cast<i32>(blockIdx.x);
     while (true) {
-      if (live) {
-        // Block n - 1 is not multiplied yet: it may still be in the previous item.
-        const u32 previous = n > 0 ? load_uniform(smem + plan::kBlockFlags + 4 * ((n - 1) % plan::kStages)) : 0;
-        const u32 ahead = n > 0 && (previous & kLastOfItem) ? 1 : 0;
-        wgmma::wait<0>();
-        wgmma::pin(partial[0]);
-        if (flags & (kLastOfItem | kNextIsLastOfItem)) release_query(done.items + ahead);
-        ScoreWarp{smem}.run(partial[0], rows, n, flags, previous, done.items + ahead,
-                            done.item + static_cast<i32>(ahead * gridDim.x), args);
-        wait_probability(n);
-      } else {
-        wgmma::wait<0>();
-        wgmma::pin(partial[0]);
-        wait_probability(n - 1);
+      const u32 slot = stage.slot;
+      const u32 flags = wait_block(stage);
+      load_fragment(v[0], value_base(smem, index, warp(), lane()) + slot * plan::kRowBlock);
+      wait_probability(stage);
+      const bool moved = __any_sync(~0u, shared::load_u32(smem + plan::kMoved + 16 * slot + 4 * (lane() & 3)) != 0);
+      if (moved && !(flags & kFirstOfItem)) scale_columns(total, smem + plan::kRescale + 256 * slot);
+      multiply_values(total, v, slot);
+      if (flags & kLastOfItem) scale_columns(total, smem + plan::kNormaliser + 256 * slot);
+      // The stage is free: V is in registers, P multiplied, the factors applied.
+      arrive_once_per_warp(smem + plan::kKeysEmpty + 8 * slot);
+      if (flags & kLastOfItem) {
+        store_output(total, item, args);
+        clear(total);
+        item += static_cast<i32>(gridDim.x);
       }
-      const u32 end = n + (live ? 1 : 0);
-#pragma unroll 1
-      for (u32 block = n > 0 ? n - 1 : 0; block < end; ++block) multiply_block(total, partial, block, done);
-      if (!live || (flags & kLastOfCta)) break;
-
-      // This warpgroup's next block is n + 2, if there is one.
-      const u32 peer_flags = wait_block(n + 1);
-      n += 2;
-      live = !(peer_flags & kLastOfCta);
-      if ((peer_flags & kFirstOfItem) && (peer_flags & kLastOfItem)) release_query(done.items);
-      if (live) {
-        flags = wait_block(n);
-        ordinal = done.items + ((peer_flags & kLastOfItem) ? 1 : 0);
-        wait_query(ordinal);
-      }
-      start_scores(partial[0], n, ordinal);
+      if (flags & kLastOfCta) break;
+      stage = stage.next();
     }
   }
 };
@@ -186,30 +236,54 @@ extern "C" __global__ void __launch_bounds__(dsak::q8::kThreads, 1)
   using namespace dsak::q8;
   extern __shared__ __align__(1024) u8 dynamic_shared[];
   const u32 smem = shared::address_of(dynamic_shared);
-  const Arguments args{q,           q_rope,     kv,         indices,         topk_length,     attn_sink, q_scale,
-                       kv_scale,    out,        max_logits, lse,             q_stride_t,      q_stride_h, q_rope_stride_t,
-                       q_rope_stride_h, kv_stride, indices_stride, out_stride_t, out_stride_h, T, H, topk, s_kv, sm_scale};
+  const Arguments args{q,
+                       q_rope,
+                       kv,
+                       indices,
+                       topk_length,
+                       attn_sink,
+                       q_scale,
+                       kv_scale,
+                       out,
+                       max_logits,
+                       lse,
+                       q_stride_t,
+                       q_stride_h,
+                       q_rope_stride_t,
+                       q_rope_stride_h,
+                       kv_stride,
+                       indices_stride,
+                       out_stride_t,
+                       out_stride_h,
+                       T,
+                       H,
+                       topk,
+                       s_kv,
+                       sm_scale};
   // Through a shuffle, so that ptxas knows the roles to be uniform: wgmma under a branch it thinks divergent is serialised.
   const u32 warpgroup = __shfl_sync(~0u, threadIdx.x >> 7, 0);
   if (threadIdx.x == 0) {
     for (u32 i = 0; i < plan::kStages; ++i) {
-      mbarrier::init(smem + plan::kKeysFull + 8 * i, 128 + 4);  // every thread's copies, every warp's validity bits
-      mbarrier::init(smem + plan::kKeysEmpty + 8 * i, 8);       // every consumer warp
-      mbarrier::init(smem + plan::kProbabilityFull + 8 * i, 4);  // the owner's warps
+      mbarrier::init(smem + plan::kKeysFull + 8 * i, 128 + 4);   // every thread's copies, every warp's validity bits
+      mbarrier::init(smem + plan::kProbabilityFull + 8 * i, 4);  // the score warps
+      mbarrier::init(smem + plan::kKeysEmpty + 8 * i, 8);        // the value warps
     }
-    for (u32 i = 0; i < 2; ++i) {
-      mbarrier::init(smem + plan::kQueryFull + 8 * i, 128);
-      mbarrier::init(smem + plan::kQueryEmpty + 8 * i, 8);
+    for (u32 i = 0; i < plan::kQueryBuffers; ++i) {
+      mbarrier::init(smem + plan::kQueryFull + 8 * i, 128);  // every producer thread
+      mbarrier::init(smem + plan::kQueryEmpty + 8 * i, 4);   // the score warps
     }
     mbarrier::fence_init();
     Constants::store(smem, args);
   }
   __syncthreads();
-  if (warpgroup == 2) {
+  if (warpgroup == 3) {
     registers::shrink_to<kProducerRegisters>();
-    Producer{args, smem, (threadIdx.x >> 5) & 3, threadIdx.x & 31}.run();
+    Producer{args, smem}.run();
+  } else if (warpgroup == 2) {
+    registers::shrink_to<kScoreRegisters>();
+    ScoreWarpgroup{{args, smem}}.run();
   } else {
-    registers::grow_to<kConsumerRegisters>();
-    Consumer{args, smem, warpgroup}.run();
+    registers::grow_to<kValueRegisters>();
+    ValueWarpgroup{{args, smem}, warpgroup}.run();
   }
 }

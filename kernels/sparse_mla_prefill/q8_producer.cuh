@@ -6,6 +6,7 @@
 
 #include "dsak/cp_async.cuh"
 #include "dsak/mbarrier.cuh"
+#include "dsak/registers.cuh"
 #include "dsak/shared_memory.cuh"
 #include "dsak/swizzle.cuh"
 #include "q8_layout.cuh"
@@ -15,8 +16,10 @@ namespace dsak::q8 {
 struct Producer {
   const Arguments& args;
   const u32 smem;
-  const u32 warp;
-  const u32 lane;
+
+  // Read anew in every function: with 22 usable registers, nothing derived from them may stay alive across a block.
+  static __device__ __forceinline__ u32 warp_index() { return (registers::thread_index() >> 5) & 3; }
+  static __device__ __forceinline__ u32 lane_index() { return registers::thread_index() & 31; }
 
   // Columns of a token's index row that count.
   __device__ __forceinline__ i32 columns_of(i32 token) const {
@@ -26,6 +29,7 @@ struct Producer {
 
   // The index in this lane's column of key block `block`, or -1. Lanes 16..31 mirror lanes 0..15.
   __device__ __forceinline__ i32 load_index(i32 token, i32 columns, i32 block) const {
+    const u32 warp = warp_index(), lane = lane_index();
     const i32 column = block * static_cast<i32>(kKeys) + static_cast<i32>(16 * warp + (lane & 15));
     if (column >= columns) return -1;
     const i32 index = __ldg(args.indices + token * args.indices_stride + column);
@@ -33,6 +37,7 @@ struct Producer {
   }
 
   __device__ __forceinline__ void load_query(i32 token, i32 first_head, u32 buffer) const {
+    const u32 warp = warp_index(), lane = lane_index();
     const u32 tile = smem + plan::kQuery + buffer * plan::kRowBlock;
     const u8* row = args.q + token * args.q_stride_t + (first_head + static_cast<i32>(16 * warp)) * args.q_stride_h + lane * 16;
     const u32 column_tile = tile + (lane >> 3) * plan::kTile + 16 * warp * 128;
@@ -59,6 +64,7 @@ struct Producer {
   }
 
   __device__ __forceinline__ void load_rows(i32 index, u32 tile) const {
+    const u32 lane = lane_index(), warp = warp_index();
     const u32 first = tile + swizzle::offset128(16 * warp + (lane >> 3), lane & 7);
 #pragma unroll
     for (u32 group = 0; group < 4; ++group) {
@@ -87,8 +93,8 @@ struct Producer {
     i32 item = static_cast<i32>(blockIdx.x);
     if (item >= items) return;
 
-    u32 n = 0;        // key blocks produced by this CTA
-    u32 ordinal = 0;  // items started by this CTA
+    Stage stage{0, 0};
+    u32 ordinal = 0;  // items started
     i32 token = item / head_tiles;
     i32 columns = columns_of(token);
     i32 next_index = load_index(token, columns, 0);
@@ -101,7 +107,7 @@ struct Producer {
       const bool last_item = item >= items;
       // A token without columns still gets one, fully masked, block: the epilogue then needs no special case.
       const i32 last_block = (max(columns, 1) - 1) / static_cast<i32>(kKeys);
-      for (i32 block = 0; block <= last_block; ++block, ++n) {
+      for (i32 block = 0; block <= last_block; ++block, stage = stage.next()) {
         const i32 index = next_index;
         if (block < last_block) {
           next_index = load_index(token, columns, block + 1);
@@ -111,14 +117,14 @@ struct Producer {
           next_index = load_index(token, columns, 0);
         }
         const u32 valid = __ballot_sync(~0u, index >= 0);
-        const u32 slot = n % plan::kStages;
-        mbarrier::wait(smem + plan::kKeysEmpty + 8 * slot, ((n / plan::kStages) & 1) ^ 1);
-        if (lane == 0) {
+        const u32 slot = stage.slot;
+        mbarrier::wait(smem + plan::kKeysEmpty + 8 * slot, stage.phase ^ 1);
+        if (lane_index() == 0) {
+          const u32 warp = warp_index();
           shared::store(smem + plan::kValid + 8 * slot + 2 * warp, static_cast<u16>(valid));
           if (warp == 0) {
             u32 flags = block == 0 ? kFirstOfItem : 0;
             if (block == last_block) flags |= last_item ? kLastOfItem | kLastOfCta : kLastOfItem;
-            if (block + 1 == last_block) flags |= kNextIsLastOfItem;
             shared::store(smem + plan::kBlockFlags + 4 * slot, flags);
           }
           mbarrier::arrive(smem + plan::kKeysFull + 8 * slot);

@@ -1,8 +1,6 @@
 // Scores and softmax of one key block: S = Q K^T in registers, P = e4m3(scale * 2^(S c - frame)) to shared memory.
 //
 // Thread (warp w, lane 4g + t) owns rows (heads) 16w + g and 16w + g + 8, columns (keys) 8j + 2t and 8j + 2t + 1.
-// Blocks alternate between the two consumer warpgroups, so a row's frame travels between them through shared memory; its sum
-// and maximum stay in the registers of either warpgroup and meet once per item.
 #pragma once
 
 #include "dsak/convert.cuh"
@@ -16,18 +14,19 @@
 
 namespace dsak::q8 {
 
-// Issues S = Q K^T; the caller fences before, commits and waits after.
+// Issues steps first..last - 1 of S = Q K^T; the caller fences before, commits and waits after.
+template <u32 first, u32 last>
 __device__ __forceinline__ void issue_scores(float (&s)[32], u32 query, u32 keys) {
   const u64 q = descriptor::rows128(query), k = descriptor::rows128(keys);
 #pragma unroll
-  for (u32 step = 0; step < 16; ++step) {
+  for (u32 step = first; step < last; ++step) {
     const u32 offset = (step >> 2) * plan::kTile + (step & 3) * 32;
     if (step == 0)
       wgmma::multiply(s, q, k);
     else
       wgmma::multiply_add(s, descriptor::advance(q, offset), descriptor::advance(k, offset));
   }
-  if constexpr (kHasRope) {
+  if constexpr (kHasRope && last == 16) {
     const u64 q_rope = descriptor::rows64(query + plan::kRopeTile), k_rope = descriptor::rows64(keys + plan::kRopeTile);
 #pragma unroll
     for (u32 step = 0; step < 2; ++step)
@@ -35,7 +34,7 @@ __device__ __forceinline__ void issue_scores(float (&s)[32], u32 query, u32 keys
   }
 }
 
-// Running softmax state of the thread's two rows. `frame` is the subtracted maximum, at most the slack below the true one.
+// Running softmax state of the thread's two rows. `frame` is the subtracted maximum: at most the slack below the true one.
 struct RowState {
   float frame[2];
   float maximum[2];        // of this thread's columns
@@ -54,12 +53,12 @@ struct RowState {
 // Launch-wide factors, kept in shared memory because registers are scarcer: the factor of a raw score in the exponent of 2
 // (positive), the frame slack in raw scores, the sign by which raw scores are multiplied first, and kv_scale.
 struct Constants {
-  float score_factor, slack, sign, kv_scale;
+  float score_factor, slack, sign;
 
   static __device__ __forceinline__ Constants load(u32 smem) {
     Constants c;
     shared::load(c.score_factor, c.slack, smem + plan::kConstants);
-    shared::load(c.sign, c.kv_scale, smem + plan::kConstants + 8);
+    c.sign = shared::load_f32(smem + plan::kConstants + 8);
     return c;
   }
 
@@ -85,8 +84,9 @@ __device__ __forceinline__ void mask_scores(float (&s)[32], u32 valid_low, u32 v
   }
 }
 
-__device__ __forceinline__ void named_barrier_sync(u32 barrier, u32 threads) {
-  asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
+template <int barrier>
+__device__ __forceinline__ void named_barrier_sync() {
+  asm volatile("bar.sync %0, 128;" ::"n"(barrier) : "memory");
 }
 
 __device__ __forceinline__ float quad_sum(float x) {
@@ -148,90 +148,53 @@ struct ScoreWarp {
     return __any_sync(~0u, moved);
   }
 
-  // Takes over the frame that the other warpgroup left after the previous block.
-  __device__ __forceinline__ void adopt_frame(RowState& rows, u32 previous) const {
-    const u32 rescale = smem + plan::kRescale + 256 * (previous % plan::kStages) + 4 * row(0);
-    const u32 frame = smem + plan::kFrame + 256 * (previous & 1) + 4 * row(0);
-#pragma unroll
-    for (u32 r = 0; r < 2; ++r) {
-      const float factor = shared::load_f32(rescale + 32 * r);
-      rows.frame[r] = shared::load_f32(frame + 32 * r);
-      rows.sum[r] *= factor;
-      if constexpr (kQuantisedSum) rows.quantised_sum[r] *= factor;
-    }
-  }
-
-  // Exponentials of the block, to P as wgmma's K-major operand. Inside every 32 keys, byte 16h + 4t + i of a row is key
-  // 16h + 8(i / 2) + 2t + i % 2: the order in which a thread holds them, and the order of V's register fragments.
-  __device__ __forceinline__ void store_probabilities(const float (&s)[32], RowState& rows, u32 slot,
+  // Exponentials of row r of the block, to P as wgmma's K-major operand. Inside every 32 keys, byte 16h + 4t + i of a row is
+  // key 16h + 8(i / 2) + 2t + i % 2: the order in which a thread holds them, and the order of V's register fragments.
+  __device__ __forceinline__ void store_probabilities(const float (&s)[32], RowState& rows, u32 r, u32 slot,
                                                       const Constants& constants) const {
-    const u32 first = smem + plan::probability(slot, 0) + 4 * t;
-    const u32 second = smem + plan::probability(slot, kTwoTerms ? 1 : 0) + 4 * t;
+    // Eight rows further down the swizzle is the same.
+    const u32 first = smem + plan::probability(slot, 0) + 4 * t,
+              second = smem + plan::probability(slot, kTwoTerms ? 1 : 0) + 4 * t;
+    const u32 in_tile = swizzle::offset64(row(0), 0);
+    const float offset = kLog2ProbabilityScale - rows.frame[r] * constants.score_factor;
+    u32 words[4];
 #pragma unroll
-    for (u32 r = 0; r < 2; ++r) {
-      const float offset = kLog2ProbabilityScale - rows.frame[r] * constants.score_factor;
-      u32 words[4];
+    for (u32 chunk = 0; chunk < 4; ++chunk) {
+      float e[4];
 #pragma unroll
-      for (u32 chunk = 0; chunk < 4; ++chunk) {
-        float e[4];
-#pragma unroll
-        for (u32 i = 0; i < 4; ++i)
-          e[i] = exp2_approx(fmaf(s[8 * chunk + 4 * (i >> 1) + 2 * r + (i & 1)], constants.score_factor, offset));
-        rows.sum[r] += (e[0] + e[1]) + (e[2] + e[3]);
-        const u16 low = to_e4m3x2(e[0], e[1]), high = to_e4m3x2(e[2], e[3]);
-        words[chunk] = pack_u16(low, high);
-        const u32 offset_in_tile = swizzle::offset64(row(r), chunk);
-        shared::store(first + offset_in_tile, words[chunk]);
-        if constexpr (kTwoTerms)
-          shared::store(second + offset_in_tile,
-                        pack_u16(residual_e4m3x2(e[0], e[1], low), residual_e4m3x2(e[2], e[3], high)));
-      }
-      if constexpr (kQuantisedSum) rows.quantised_sum[r] += sum_e4m3(words);
+      for (u32 i = 0; i < 4; ++i)
+        e[i] = exp2_approx(fmaf(s[8 * chunk + 4 * (i >> 1) + 2 * r + (i & 1)], constants.score_factor, offset));
+      rows.sum[r] += (e[0] + e[1]) + (e[2] + e[3]);
+      const u16 low = to_e4m3x2(e[0], e[1]), high = to_e4m3x2(e[2], e[3]);
+      words[chunk] = pack_u16(low, high);
+      const u32 offset_in_tile = (in_tile ^ (chunk << 4)) + r * 512;
+      shared::store(first + offset_in_tile, words[chunk]);
+      if constexpr (kTwoTerms)
+        shared::store(second + offset_in_tile, pack_u16(residual_e4m3x2(e[0], e[1], low), residual_e4m3x2(e[2], e[3], high)));
     }
+    if constexpr (kQuantisedSum) rows.quantised_sum[r] += sum_e4m3(words);
   }
 
-  // The warpgroup that does not own an item's last block leaves its share of the sums to the one that does.
-  __device__ __forceinline__ void hand_over(const RowState& rows) const {
+  // Results of an item: the output's factor to shared memory, lse and max_logits to global memory.
+  __device__ __forceinline__ void finish_item(const RowState& rows, u32 slot, i32 item, const Arguments& args,
+                                              const Constants& constants) const {
 #pragma unroll
     for (u32 r = 0; r < 2; ++r) {
-      const u32 address = smem + plan::kHandOver + 4 * row(r);
       const float sum = quad_sum(rows.sum[r]), maximum = quad_max(rows.maximum[r]);
-      if (t == 0) shared::store(address, sum);
-      if (t == 0) shared::store(address + 256, maximum);
-      if constexpr (kQuantisedSum) {
-        const float quantised = quad_sum(rows.quantised_sum[r]);
-        if (t == 0) shared::store(address + 512, quantised);
-      }
-    }
-  }
-
-  // Results of an item: the output's factor to shared memory, lse and max_logits to global memory. `rescale` takes the other
-  // warpgroup's sums into the final frame.
-  __device__ __forceinline__ void finish_item(const RowState& rows, const float (&rescale)[2], bool has_peer, u32 normaliser_slot,
-                                              i32 item, const Arguments& args, const Constants& constants) const {
-#pragma unroll
-    for (u32 r = 0; r < 2; ++r) {
-      float sum = quad_sum(rows.sum[r]), maximum = quad_max(rows.maximum[r]);
-      float quantised = kQuantisedSum ? quad_sum(rows.quantised_sum[r]) : 0.f;
+      const float quantised = kQuantisedSum ? quad_sum(rows.quantised_sum[r]) : 0.f;
       if (t != 0) continue;
-      if (has_peer) {
-        const u32 address = smem + plan::kHandOver + 4 * row(r);
-        sum += shared::load_f32(address) * rescale[r];
-        maximum = fmaxf(maximum, shared::load_f32(address + 256));
-        if constexpr (kQuantisedSum) quantised += shared::load_f32(address + 512) * rescale[r];
-      }
       const float frame = rows.frame[r] * constants.score_factor;
       // With one-term P the weights that V meets are the rounded ones; dividing by their own sum keeps the output's gain right
       // when rounding is one-sided (flat rows). The exact sum serves lse and the share of the sink.
       const float divisor = kQuantisedSum ? quantised : sum;
-      float normaliser = sum > 0.f ? __fdividef(constants.kv_scale, divisor) : 0.f;
+      float normaliser = sum > 0.f ? __fdividef(shared::load_f32(smem + plan::kConstants + 12), divisor) : 0.f;
       const i64 head_row = static_cast<i64>(item) * kHeads + row(r);
       if (args.attn_sink != nullptr) {
         const i32 head = item % (args.H / static_cast<i32>(kHeads)) * static_cast<i32>(kHeads) + static_cast<i32>(row(r));
         const float sink = __ldg(args.attn_sink + head);
         normaliser *= __fdividef(sum, sum + exp2_approx(fmaf(sink, kLog2e, kLog2ProbabilityScale - frame)));
       }
-      shared::store(smem + plan::kNormaliser + 256 * normaliser_slot + 4 * row(r), sum > 0.f ? normaliser : 0.f);
+      shared::store(smem + plan::kNormaliser + 256 * slot + 4 * row(r), sum > 0.f ? normaliser : 0.f);
       if (args.max_logits != nullptr)
         args.max_logits[head_row] = sum > 0.f ? maximum * constants.score_factor * kLn2 : negative_infinity();
       if (args.lse != nullptr)
@@ -239,30 +202,33 @@ struct ScoreWarp {
     }
   }
 
-  // Softmax of block n, whose raw scores are in s. Waits for the other warpgroup's block n - 1.
-  __device__ __forceinline__ void run(float (&s)[32], RowState& rows, u32 n, u32 flags, u32 previous_flags, u32 ordinal,
-                                      i32 item, const Arguments& args) const {
-    const Constants constants = Constants::load(smem);
-    const u32 slot = n % plan::kStages;
-    if (constants.sign != 1.f) {
+  // Sign and mask: the only writes to the scores, before the next scores are issued (ptxas would serialise them otherwise).
+  __device__ __forceinline__ void prepare(float (&s)[32], u32 valid_low, u32 valid_high, float sign) const {
+    if (sign != 1.f) {
 #pragma unroll
-      for (u32 i = 0; i < 32; ++i) s[i] *= constants.sign;
+      for (u32 i = 0; i < 32; ++i) s[i] *= sign;
     }
-    u32 valid_low, valid_high;
-    shared::load(valid_low, valid_high, smem + plan::kValid + 8 * slot);
     if ((valid_low & valid_high) != ~0u) mask_scores(s, valid_low, valid_high, t);
+  }
 
-    float block_max[2] = {fmaxf(s[0], s[1]), fmaxf(s[2], s[3])};
+  // Softmax of the block in stage `slot`, whose prepared scores are in s. `between` runs halfway through the exponentials.
+  template <class Between>
+  __device__ __forceinline__ void run(const float (&s)[32], RowState& rows, const Constants& constants, u32 slot, u32 flags,
+                                      i32 item, const Arguments& args, const Between& between) const {
+    float block_max[2];
 #pragma unroll
-    for (u32 j = 1; j < 8; ++j) {
-      block_max[0] = fmaxf(block_max[0], fmaxf(s[4 * j], s[4 * j + 1]));
-      block_max[1] = fmaxf(block_max[1], fmaxf(s[4 * j + 2], s[4 * j + 3]));
+    for (u32 r = 0; r < 2; ++r) {
+      // A tree: a chain of sixteen dependent maxima would take longer than the exponentials.
+      float m[8];
+#pragma unroll
+      for (u32 j = 0; j < 8; ++j) m[j] = fmaxf(s[4 * j + 2 * r], s[4 * j + 2 * r + 1]);
+#pragma unroll
+      for (u32 width = 4; width > 0; width >>= 1)
+#pragma unroll
+        for (u32 j = 0; j < width; ++j) m[j] = fmaxf(m[j], m[j + width]);
+      block_max[r] = m[0];
     }
-
-    if (n > 0) mbarrier::wait(smem + plan::kProbabilityFull + 8 * ((n - 1) % plan::kStages), ((n - 1) / plan::kStages) & 1);
-    // Either warpgroup meets a new item in its first or its second block.
-    if ((flags | previous_flags) & kFirstOfItem) rows.reset();
-    if (!(flags & kFirstOfItem)) adopt_frame(rows, n - 1);
+    if (flags & kFirstOfItem) rows.reset();
     rows.maximum[0] = fmaxf(rows.maximum[0], block_max[0]);
     rows.maximum[1] = fmaxf(rows.maximum[1], block_max[1]);
     float rescale[2];
@@ -270,20 +236,18 @@ struct ScoreWarp {
 
     // P's place needs no barrier of its own: it belongs to the stage, whose earlier tenant is gone. Only at 576 the other warps
     // of this warpgroup may still read the rope tile that P replaces.
-    if constexpr (kHasRope) named_barrier_sync(1 + (thread >> 7), 128);
-    store_probabilities(s, rows, slot, constants);
+    if constexpr (kHasRope) named_barrier_sync<1>();
+    store_probabilities(s, rows, 0, slot, constants);
+    between();
+    store_probabilities(s, rows, 1, slot, constants);
+    // Always, also 1: the value warps scale all 64 heads as soon as one warp's frame moved.
     if (t == 0) {
 #pragma unroll
-      for (u32 r = 0; r < 2; ++r) {
-        shared::store(smem + plan::kRescale + 256 * slot + 4 * row(r), rescale[r]);
-        shared::store(smem + plan::kFrame + 256 * (n & 1) + 4 * row(r), rows.frame[r]);
-      }
+      for (u32 r = 0; r < 2; ++r) shared::store(smem + plan::kRescale + 256 * slot + 4 * row(r), rescale[r]);
     }
     if ((g | t) == 0) shared::store(smem + plan::kMoved + 16 * slot + 4 * warp, moved ? 1u : 0u);
-    if (flags & kNextIsLastOfItem) hand_over(rows);
-    if (flags & kLastOfItem)
-      finish_item(rows, rescale, !(flags & kFirstOfItem), ordinal % plan::kNormaliserSlots, item, args, constants);
-    shared::fence_async_proxy();
+    if (flags & kLastOfItem) finish_item(rows, slot, item, args, constants);
+    shared::fence_async_proxy();  // P is read by wgmma
     __syncwarp();
     if ((g | t) == 0) mbarrier::arrive(smem + plan::kProbabilityFull + 8 * slot);
   }

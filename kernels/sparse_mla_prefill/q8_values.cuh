@@ -33,7 +33,9 @@ __device__ __forceinline__ void load_fragment(ValueFragment& fragment, u32 addre
     fragment[step][2] = __byte_perm(m[2], m[3], 0x6420);
     fragment[step][3] = __byte_perm(m[2], m[3], 0x7531);
     // Keeps the permutes here: sunk between two wgmma they would force a wait.
-    asm volatile("" : "+r"(fragment[step][0]), "+r"(fragment[step][1]), "+r"(fragment[step][2]), "+r"(fragment[step][3])::"memory");
+    asm volatile(""
+                 : "+r"(fragment[step][0]), "+r"(fragment[step][1]), "+r"(fragment[step][2]),
+                   "+r"(fragment[step][3])::"memory");
   }
 }
 
@@ -43,13 +45,9 @@ __device__ __forceinline__ u32 value_base(u32 smem, u32 consumer, u32 warp, u32 
          ((((warp & 1) * 4) ^ (lane & 7)) << 4);
 }
 
-// Issues d = V^T P^T (or d += ...) for one chunk and one key block.
-template <bool accumulate>
+// Issues d += V^T P^T for one chunk and one key block.
 __device__ __forceinline__ void issue_chunk(float (&d)[32], const ValueFragment& v, u64 p, u64 p_residual) {
-  if constexpr (accumulate)
-    wgmma::multiply_add(d, v[0], p);
-  else
-    wgmma::multiply(d, v[0], p);
+  wgmma::multiply_add(d, v[0], p);
   wgmma::multiply_add(d, v[1], descriptor::advance(p, 32));
   if constexpr (kTwoTerms) {
     wgmma::multiply_add(d, v[0], p_residual);
@@ -59,7 +57,7 @@ __device__ __forceinline__ void issue_chunk(float (&d)[32], const ValueFragment&
 
 // Multiplies the accumulators' columns (heads) by 64 factors in shared memory.
 __device__ __forceinline__ void scale_columns(float (&total)[4][32], u32 factors) {
-  const u32 address = factors + 8 * (registers::thread_index() & 3);
+  const u32 address = factors + 8 * (threadIdx.x & 3);
 #pragma unroll
   for (u32 j = 0; j < 8; ++j) {
     float even, odd;
@@ -74,6 +72,7 @@ __device__ __forceinline__ void scale_columns(float (&total)[4][32], u32 factors
   }
 }
 
+// Starts an item.
 __device__ __forceinline__ void clear(float (&total)[4][32]) {
 #pragma unroll
   for (u32 c = 0; c < 4; ++c)
@@ -81,36 +80,46 @@ __device__ __forceinline__ void clear(float (&total)[4][32]) {
     for (u32 i = 0; i < 32; ++i) total[c][i] = 0.f;
 }
 
-__device__ __forceinline__ void promote(float (&total)[32], float (&partial)[32]) {
-  wgmma::pin(partial);
-#pragma unroll
-  for (u32 i = 0; i < 32; ++i) total[i] += partial[i];
-  wgmma::pin(total);  // not later: partial's registers are wanted
-}
-
 // Stores 64 heads x 256 columns straight from registers: 32-byte sectors, no shared memory.
-__device__ __forceinline__ void store_output(float (&total)[4][32], u32 factors, i32 item, const Arguments& args) {
+__device__ __forceinline__ void store_output(const float (&total)[4][32], i32 item, const Arguments& args) {
   const i32 head_tiles = args.H / static_cast<i32>(kHeads);
   const i32 token = item / head_tiles;
-  const u32 thread = registers::thread_index();
+  const u32 thread = threadIdx.x;
   const u32 t = thread & 3;
   bf16_bits* row = args.out + token * args.out_stride_t +
                    ((item - token * head_tiles) * static_cast<i32>(kHeads) + static_cast<i32>(2 * t)) * args.out_stride_h +
                    ((thread >> 5) & 7) * 64 + ((thread >> 2) & 7) * 2;
 #pragma unroll
   for (u32 j = 0; j < 8; ++j) {
-    float even, odd;
-    shared::load(even, odd, factors + 8 * t + 32 * j);
     bf16_bits* next = row + args.out_stride_h;
 #pragma unroll
     for (u32 c = 0; c < 4; ++c) {
-      const u32 a = to_bf16x2(total[c][4 * j] * even, total[c][4 * j + 2] * even);
-      const u32 b = to_bf16x2(total[c][4 * j + 1] * odd, total[c][4 * j + 3] * odd);
+      const u32 a = to_bf16x2(total[c][4 * j], total[c][4 * j + 2]);
+      const u32 b = to_bf16x2(total[c][4 * j + 1], total[c][4 * j + 3]);
       asm volatile("st.global.u32 [%0], %1;" ::"l"(row + 16 * c), "r"(a) : "memory");
       asm volatile("st.global.u32 [%0], %1;" ::"l"(next + 16 * c), "r"(b) : "memory");
     }
     row += 8 * args.out_stride_h;
   }
+}
+
+// Issues d = V^T P^T for half a chunk: 32 heads.
+__device__ __forceinline__ void issue_half_chunk(float (&d)[16], const ValueFragment& v, u64 p, u64 p_residual, u32 half) {
+  const u32 rows = half * 32 * 64;
+  wgmma::multiply(d, v[0], descriptor::advance(p, rows));
+  wgmma::multiply_add(d, v[1], descriptor::advance(p, rows + 32));
+  if constexpr (kTwoTerms) {
+    wgmma::multiply_add(d, v[0], descriptor::advance(p_residual, rows));
+    wgmma::multiply_add(d, v[1], descriptor::advance(p_residual, rows + 32));
+  }
+}
+
+// Adds a key block's share to the float32 total. The tensor cores' own running sum would truncate it (see wgmma.cuh).
+__device__ __forceinline__ void promote_half(float (&total)[32], float (&partial)[16], u32 half) {
+  wgmma::pin(partial);
+#pragma unroll
+  for (u32 i = 0; i < 16; ++i) total[16 * half + i] += partial[i];
+  wgmma::pin(total);  // now, not later: the registers of `partial` are wanted
 }
 
 }  // namespace dsak::q8

@@ -12,8 +12,7 @@ __device__ __forceinline__ void copy16(u32 destination, const void* source) {
 // Copies 16 bytes, or writes 16 zero bytes without reading `source` when `valid` is false.
 __device__ __forceinline__ void copy16_or_zero(u32 destination, const void* source, bool valid) {
   const u32 bytes = valid ? 16u : 0u;
-  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(destination), "l"(source), "r"(bytes)
-               : "memory");
+  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(destination), "l"(source), "r"(bytes) : "memory");
 }
 
 // The calling thread's arrival on `barrier` happens when all of its earlier copies have landed. "noinc": the barrier was

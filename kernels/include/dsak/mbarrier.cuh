@@ -13,9 +13,7 @@ __device__ __forceinline__ void init(u32 barrier, u32 arrivals) {
 }
 
 // Makes the inits above visible to the asynchronous proxy; a __syncthreads() must follow.
-__device__ __forceinline__ void fence_init() {
-  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-}
+__device__ __forceinline__ void fence_init() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
 
 __device__ __forceinline__ void arrive(u32 barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");

@@ -18,7 +18,7 @@ __device__ __forceinline__ void grow_to() {
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(count));
 }
 
-// A value the compiler cannot see through: it is recomputed from its inputs instead of being kept in a register.
+// threadIdx.x, read anew at every call: nothing derived from it is kept in a register between uses.
 __device__ __forceinline__ u32 thread_index() {
   u32 index;
   asm volatile("mov.u32 %0, %%tid.x;" : "=r"(index));

@@ -5,9 +5,7 @@
 
 namespace dsak::shared {
 
-__device__ __forceinline__ u32 address_of(const void* pointer) {
-  return static_cast<u32>(__cvta_generic_to_shared(pointer));
-}
+__device__ __forceinline__ u32 address_of(const void* pointer) { return static_cast<u32>(__cvta_generic_to_shared(pointer)); }
 
 __device__ __forceinline__ void store(u32 address, u32 value) {
   asm volatile("st.shared.u32 [%0], %1;" ::"r"(address), "r"(value) : "memory");
@@ -34,23 +32,6 @@ __device__ __forceinline__ float load_f32(u32 address) {
 }
 __device__ __forceinline__ void load(float& x, float& y, u32 address) {
   asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(x), "=f"(y) : "r"(address) : "memory");
-}
-
-// OR of four consecutive words (16-byte aligned).
-__device__ __forceinline__ u32 load_any4(u32 address) {
-  u32 any;
-  asm volatile(
-      "{\n"
-      ".reg .u32 a, b, c, d;\n"
-      "ld.shared.v4.u32 {a, b, c, d}, [%1];\n"
-      "or.b32 a, a, b;\n"
-      "or.b32 c, c, d;\n"
-      "or.b32 %0, a, c;\n"
-      "}"
-      : "=r"(any)
-      : "r"(address)
-      : "memory");
-  return any;
 }
 
 // Orders this thread's ordinary shared-memory accesses with those of the asynchronous proxy (wgmma operands).

@@ -10,8 +10,6 @@ namespace dsak::swizzle {
 __device__ __forceinline__ constexpr u32 offset128(u32 row, u32 chunk) { return row * 128 + ((chunk ^ (row & 7)) << 4); }
 
 // Byte offset of 16-byte chunk `chunk` (0..3) of row `row` in a tile of 64-byte rows.
-__device__ __forceinline__ constexpr u32 offset64(u32 row, u32 chunk) {
-  return row * 64 + ((chunk ^ ((row >> 1) & 3)) << 4);
-}
+__device__ __forceinline__ constexpr u32 offset64(u32 row, u32 chunk) { return row * 64 + ((chunk ^ ((row >> 1) & 3)) << 4); }
 
 }  // namespace dsak::swizzle

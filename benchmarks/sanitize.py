@@ -1,0 +1,71 @@
+"""Small calls of every op, to be run under compute-sanitizer: ``compute-sanitizer --tool memcheck python benchmarks/sanitize.py``.
+
+Exits non-zero when an output is not finite where it must be. Shapes are small because the tools slow kernels down a hundredfold;
+they still take several key blocks, several items per block of threads, ragged lengths, masks and odd widths.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+import torch
+
+import dsa_kernels
+
+FP8 = torch.float8_e4m3fn
+
+
+def attention(heads: int, d: int, dtype: torch.dtype, precision: str | None, tokens: int) -> None:
+    q = (torch.randn(tokens, heads, d, device="cuda") * 0.25).to(dtype)
+    kv = (torch.randn(300, d, device="cuda") * 0.25).to(dtype)
+    indices = torch.randint(-30, 330, (tokens, 203), dtype=torch.int32, device="cuda")
+    length = torch.randint(0, 204, (tokens,), dtype=torch.int32, device="cuda")
+    sink = torch.randn(heads, device="cuda")
+    for extra in ({}, {"topk_length": length, "attn_sink": sink}):
+        out, top, lse = dsa_kernels.sparse_mla_prefill(q, kv, indices, 0.0625, precision=precision, max_logits=True, lse=True, **extra)
+        assert torch.isfinite(out).all() and not torch.isnan(top).any() and not torch.isnan(lse).any()
+
+
+def helpers() -> None:
+    bf = torch.bfloat16
+    nope, rope = (torch.randn(7, 5, w, device="cuda", dtype=bf) for w in (512, 64))
+    dsa_kernels.concat_cast_q(nope, rope)
+    k, k_rope = torch.randn(19, 512, device="cuda", dtype=bf), torch.randn(19, 64, device="cuda", dtype=bf)
+    dsa_kernels.concat_cast_kv(k, k_rope, pad_rows=3)
+    table = torch.randint(-2, 25, (37,), dtype=torch.int32, device="cuda")
+    dsa_kernels.gather_cast_kv(torch.randn(20, 576, device="cuda", dtype=bf), table, pad_rows=5)
+    dsa_kernels.gather_cast_kv(torch.randn(20, 512, device="cuda").to(FP8), table, pad_rows=5)
+    packed = torch.randint(0, 100, (20, 656), dtype=torch.uint8, device="cuda")
+    dsa_kernels.gather_requant_kv(packed, table, pad_rows=5)
+    indices = torch.randint(-1, 40, (9, 2051), dtype=torch.int32, device="cuda")
+    dsa_kernels.topk_length(indices)
+    pages = torch.randint(0, 1000, (9, 33), dtype=torch.int32, device="cuda")
+    dsa_kernels.topk_transform(pages, indices)
+    cu = torch.tensor([0, 4, 9], dtype=torch.int32, device="cuda")
+    dsa_kernels.topk_transform(pages[:2], indices, cu)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tokens", type=int, default=150, help="more than the SMs, so that blocks take several items")
+    parser.add_argument("--only", default="q8,bf16,triton,helpers")
+    options = parser.parse_args()
+    only = options.only.split(",")
+    if "q8" in only:
+        for d in (512, 576):
+            for precision in ("fast", "exact", "high"):
+                attention(64, d, FP8, precision, options.tokens)
+    if "triton" in only:
+        for d in (512, 576):
+            attention(17, d, FP8, "high", 3)
+    if "bf16" in only:
+        for d in (512, 576):
+            attention(17, d, torch.bfloat16, None, 3)
+    if "helpers" in only:
+        helpers()
+    torch.cuda.synchronize()
+    print("done")
+
+
+if __name__ == "__main__":
+    main()
