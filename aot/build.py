@@ -75,7 +75,7 @@ def _languages(op: Op, target: Target) -> str:
 
 def print_resources(graph: Graph, found: list[Recipe], console: Console) -> None:
     keys = ["registers", "spill_bytes", "stack_bytes", "shared", "blocks_per_unit"]
-    table = Table("target", "op", "kernel", *keys, title="resources")
+    table = Table("target", "op", "kernel", *(k.replace("_", " ") for k in keys), title="resources: a thread's registers, bytes")
     for (target, op, kernel), used in found_resources(graph, found).items():
         table.add_row(target, op, kernel, *(str(used.get(k, "")) for k in keys))
     console.print(table)
@@ -88,7 +88,7 @@ def print_resources(graph: Graph, found: list[Recipe], console: Console) -> None
 @click.option("--build-dir", type=click.Path(path_type=Path), default=Path("build/aot"), help="Folder for intermediates.")
 @click.option("-j", "--jobs", type=click.IntRange(1), default=os.cpu_count() or 1, help="Compile so many families at once.")
 @click.option("--wheels", is_flag=True, help="Also build one wheel per target, into dist/.")
-@click.option("--resources", is_flag=True, help="Print registers, spills and shared memory of every kernel.")
+@click.option("--resources/--no-resources", default=True, help="Print registers, spills and shared memory of every kernel.")
 @click.option("--accept-resources", is_flag=True, help="Write what was found to kernels/<op>/resources.json.")
 def main(
     arch: str, only: tuple[str, ...], out: Path, build_dir: Path, jobs: int, wheels: bool, resources: bool, accept_resources: bool
@@ -117,7 +117,7 @@ def main(
     if accept_resources:
         write_accepted(graph, found)
     wrong = refused_resources(graph, found)
-    if resources or accept_resources:
+    if resources:
         print_resources(graph, found, console)
     print_coverage(ops, targets, console)
     if wrong:
