@@ -41,6 +41,7 @@ OP = Op(
     ),
     rules=(
         Rule("H >= 1 and H <= 128", "1 <= H <= 128", "split the heads over ranks"),
+        Rule("sm_scale > -1e30 and sm_scale < 1e30", "a finite sm_scale", "pass the softmax scale in natural units, such as 0.0625"),
         Rule("topk >= 1", "topk >= 1", "pass at least one column, -1 where nothing is selected"),
         Rule("D in (512, 576)", "kv rows of 512 or 576 elements", "dequantise packed rows first (gather_requant_kv)"),
         Rule(

@@ -87,9 +87,9 @@ constexpr u32 kRescale = kProbability + kOwnTerms * kStages * kTerm;  // 64 floa
 constexpr u32 kNormaliser = kRescale + kStages * 256;    // 64 floats per stage: factor of the output of an item that ends there
 constexpr u32 kConstants = kNormaliser + kStages * 256;  // 4 floats
 constexpr u32 kMoved = kConstants + 16;                  // 4 words per stage: did this warp's frame move
-constexpr u32 kValid = kMoved + kStages * 16;            // 64 bits per stage
-constexpr u32 kBlockFlags = kValid + kStages * 8;        // a word per stage
-constexpr u32 kKeysFull = (kBlockFlags + 4 * kStages + 7) / 8 * 8;  // barriers from here on
+constexpr u32 kBlock = kMoved + kStages * 16;            // 4 words per stage: 64 validity bits, the block's flags, unused
+constexpr u32 kBlockFlags = kBlock + 8;                  // of stage 0; 16 bytes further for each stage
+constexpr u32 kKeysFull = kBlock + kStages * 16;         // barriers from here on
 constexpr u32 kKeysEmpty = kKeysFull + 8 * kStages;
 constexpr u32 kProbabilityFull = kKeysEmpty + 8 * kStages;
 constexpr u32 kQueryFull = kProbabilityFull + 8 * kStages;
@@ -101,6 +101,7 @@ __device__ __forceinline__ constexpr u32 probability(u32 slot, u32 term) {
   if (kHasRope && term == 0) return kKeysValues + slot * kRowBlock + kRopeTile;
   return kProbability + ((kHasRope ? term - 1 : term) * kStages + slot) * kTerm;
 }
+static_assert(kBlock % 16 == 0, "read as one vector");
 static_assert(kTotal <= 232448, "227 KiB of shared memory per CTA");
 }  // namespace plan
 

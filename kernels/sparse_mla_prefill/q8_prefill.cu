@@ -6,22 +6,29 @@
 //
 //   gather        KV n+2, n+3 (cp.async, four stages), Q of the next item (two buffers)
 //   scores             | S n+1 1st half | softmax n, half | S n+1 2nd half | softmax n, half -> P n | S n+2 ...
-//   values 0, 1   V n-1 fragments | P V n-1, eight half chunks of 32 heads | V n fragments, wait for P n | P V n ...
+//   values 0, 1   V n-1 fragments | P V n-1, four chunks | V n fragments, wait for P n | P V n ...
 //
 // P and the rescaling factors of a block live as long as its stage, so a stage needs three barriers: keys full (gather to
 // scores and values), P full (scores to values), empty (values to gather).
 // Every key block's P V is added to float32 registers outside the tensor cores ("promotion"), whose own running sum keeps
-// about 14 bits and truncates. Two sets of 16 partial sums take turns: one is multiplied while the other is added up.
+// about 14 bits and truncates. One chunk of 16 columns per warp x 64 heads at a time: while a value warpgroup adds, the tensor
+// cores work for the other one and for the scores.
 //
 // Shared memory (bytes)       512 fast/exact    512 high    576 fast/exact    576 high
 //   Q                          2 x 32,768    2 x 32,768      2 x 36,864    2 x 36,864
 //   KV stages                  4 x 32,768    4 x 32,768      4 x 36,864    3 x 36,864
 //   P (at 576 in the rope tile)    16,384        32,768               0        12,288
-//   factors, barriers               2,304         2,304           2,304         1,744
-//   in all                        215,296       231,680         223,488       198,352
+//   factors, barriers               2,320         2,320           2,320         1,752
+//   in all                        215,312       231,696         223,504       198,360
 // Registers: 24 producer, 104 scores, 192 values (two fewer usable); no spills.
+//
+// Measured on an H200 (T = 4096, s_kv = 32768, exact): 64 heads, 512, 2176 keys 1241 to 1257 us (929 to 942 TFLOP/s); 64 heads, 576,
+// 2048 keys 1218 to 1275 us; 128 heads 2366 to 2426 us (963 to 988 TFLOP/s). What was tried: docs/tuning/q8_prefill.md.
 #include "dsak/mbarrier.cuh"
 #include "dsak/registers.cuh"
+#include "dsak/shared_memory.cuh"
+#include "dsak/swizzle.cuh"
+#include "dsak/wgmma.cuh"
 #include "q8_layout.cuh"
 #include "q8_producer.cuh"
 #include "q8_scores.cuh"
@@ -47,7 +54,7 @@ struct Ring {
   }
   __device__ __forceinline__ u32 wait_block(Stage stage) const {
     wait_keys(stage);
-    return load_uniform(smem + plan::kBlockFlags + 4 * stage.slot);
+    return load_uniform(smem + plan::kBlockFlags + 16 * stage.slot);
   }
   __device__ __forceinline__ void wait_probability(Stage stage) const {
     mbarrier::wait(smem + plan::kProbabilityFull + 8 * stage.slot, stage.phase);
@@ -65,6 +72,7 @@ struct ScoreWarpgroup : Ring {
     u32 valid_low, valid_high, flags;  // of the block in `stage`
     u32 ordinal;                       // items started
     i32 item;
+    u32 own_words;  // see ScoreWarp
     bool done;
   };
 
@@ -74,11 +82,18 @@ struct ScoreWarpgroup : Ring {
   __device__ __forceinline__ void wait_query(u32 ordinal) const {
     mbarrier::wait(smem + plan::kQueryFull + 8 * (ordinal % plan::kQueryBuffers), (ordinal / plan::kQueryBuffers) & 1);
   }
+  // Waits for Q and K of block `next`; `flags` are those of the block before it.
+  __device__ __forceinline__ void wait_operands(Stage next, u32 next_ordinal, u32 flags) const {
+    if (!(flags & kLastOfCta)) {
+      wait_keys(next);
+      if (flags & kLastOfItem) wait_query(next_ordinal);
+    }
+    // The copies were ordinary writes of other threads; wgmma reads through the asynchronous proxy.
+    shared::fence_async_proxy();
+  }
   // About nine products fit into the tensor cores' queue; a warp that issues more stands still. So the scores of the next block
   // are issued in two halves, with half of this block's exponentials between them.
   __device__ __forceinline__ void start_scores(float (&s)[32], u32 ordinal, u32 slot) const {
-    // The copies were ordinary writes of other threads; wgmma reads through the asynchronous proxy.
-    shared::fence_async_proxy();
     wgmma::claim(s);
     wgmma::fence();
     issue_scores<0, 8>(s, query(ordinal), smem + plan::kKeysValues + slot * plan::kRowBlock);
@@ -96,26 +111,26 @@ struct ScoreWarpgroup : Ring {
   };
 
   __device__ __forceinline__ void load_block(State& state, u32 slot) const {
-    shared::load(state.valid_low, state.valid_high, smem + plan::kValid + 8 * slot);
-    state.flags = shared::load_u32(smem + plan::kBlockFlags + 4 * slot);
+    u32 unused;
+    shared::load(state.valid_low, state.valid_high, state.flags, unused, smem + plan::kBlock + 16 * slot);
   }
 
   // Softmax of the block whose scores are in `s`, while those of the next one are computed into `next_s`. After the CTA's last
   // block stale scores are computed and never read: a branch around wgmma would make ptxas serialise all of them.
   __device__ __forceinline__ void step(float (&s)[32], float (&next_s)[32], State& state) const {
-    const ScoreWarp scores{smem};
+    const ScoreWarp scores{smem, state.own_words};
     const Constants constants = Constants::load(smem);
     const u32 flags = __shfl_sync(~0u, state.flags, 0);  // uniform, and known to be
     const Stage next = state.stage.next();
     const u32 next_ordinal = state.ordinal + ((flags & kLastOfItem) ? 1 : 0);
+    // The next operands. Waiting for them first saves about 2 % of the clocks at 512 exact and high (fast: nothing) and costs
+    // 1 % at 576 exact.
+    if constexpr (!kHasRope) wait_operands(next, next_ordinal, flags);
     wgmma::wait<0>();
     wgmma::pin(s);
     scores.prepare(s, state.valid_low, state.valid_high, constants.sign);
     if (flags & kLastOfItem) arrive_once_per_warp(smem + plan::kQueryEmpty + 8 * (state.ordinal % plan::kQueryBuffers));
-    if (!(flags & kLastOfCta)) {
-      wait_keys(next);
-      if (flags & kLastOfItem) wait_query(next_ordinal);
-    }
+    if constexpr (kHasRope) wait_operands(next, next_ordinal, flags);
     wgmma::pin(s);
     start_scores(next_s, next_ordinal, next.slot);
     load_block(state, next.slot);
@@ -135,9 +150,11 @@ struct ScoreWarpgroup : Ring {
     state.stage = Stage{0, 0};
     state.ordinal = 0;
     state.item = static_cast<i32>(blockIdx.x);
+    state.own_words = smem + swizzle::offset64(16 * warp() + (lane() >> 2), 0) + 4 * (lane() & 3);
     wait_keys(state.stage);
     load_block(state, 0);
     wait_query(0);
+    shared::fence_async_proxy();
     start_scores(s[0], 0, 0);
     SecondHalf{*this, s[0], 0, 0}();
     while (true) {
@@ -160,30 +177,22 @@ struct ValueWarpgroup : Ring {
     const u64 p = descriptor::rows64(smem + plan::probability(slot, 0));
     const u64 p_residual = descriptor::rows64(smem + plan::probability(slot, kTwoTerms ? 1 : 0));
     if constexpr (kPromote) {
-      // Half chunks of 32 heads take turns in two sets of 16 registers: one is multiplied while the other is added up.
-      float partial[2][16];
-      wgmma::claim(partial[0]);
-      wgmma::claim(partial[1]);
+      float partial[32];
+      wgmma::claim(partial);
 #pragma unroll
-      for (u32 h = 0; h < 8; ++h) {
-        const u32 c = h / 2;
+      for (u32 c = 0; c < 4; ++c) {
         wgmma::fence();
-        issue_half_chunk(partial[h & 1], v[c & 1], p, p_residual, h & 1);
+        issue_chunk<false>(partial, v[c & 1], p, p_residual);
         wgmma::commit();
-        if (h > 0) {
-          wgmma::wait<1>();
-          promote_half(total[(h - 1) / 2], partial[(h - 1) & 1], (h - 1) & 1);
-        }
-        // By now the products that read the other fragment have finished.
-        if ((h & 1) == 0 && c < 3) load_fragment(v[(c + 1) & 1], values ^ ((c + 1) << 4));
+        if (c < 3) load_fragment(v[(c + 1) & 1], values ^ ((c + 1) << 4));
+        wgmma::wait<0>();
+        promote(total[c], partial);
       }
-      wgmma::wait<0>();
-      promote_half(total[3], partial[1], 1);
     } else {
 #pragma unroll
       for (u32 c = 0; c < 4; ++c) {
         wgmma::fence();
-        issue_chunk(total[c], v[c & 1], p, p_residual);
+        issue_chunk<true>(total[c], v[c & 1], p, p_residual);
         wgmma::commit();
         if (c > 0) wgmma::wait<1>();
         if (c < 3) load_fragment(v[(c + 1) & 1], values ^ ((c + 1) << 4));
@@ -194,6 +203,9 @@ struct ValueWarpgroup : Ring {
     }
   }
 
+  // The stage is free: V is in registers, P multiplied, the factors applied.
+  __device__ __forceinline__ void release(Stage stage) const { arrive_once_per_warp(smem + plan::kKeysEmpty + 8 * stage.slot); }
+
   __device__ __forceinline__ void run() const {
     if (!has_work()) return;
     float total[4][32];
@@ -201,23 +213,27 @@ struct ValueWarpgroup : Ring {
     ValueFragment v[2];
     Stage stage{0, 0};
     i32 item = static_cast<i32>(blockIdx.x);
-    while (true) {
-      const u32 slot = stage.slot;
-      const u32 flags = wait_block(stage);
-      load_fragment(v[0], value_base(smem, index, warp(), lane()) + slot * plan::kRowBlock);
-      wait_probability(stage);
-      const bool moved = __any_sync(~0u, shared::load_u32(smem + plan::kMoved + 16 * slot + 4 * (lane() & 3)) != 0);
-      if (moved && !(flags & kFirstOfItem)) scale_columns(total, smem + plan::kRescale + 256 * slot);
-      multiply_values(total, v, slot);
-      if (flags & kLastOfItem) scale_columns(total, smem + plan::kNormaliser + 256 * slot);
-      // The stage is free: V is in registers, P multiplied, the factors applied.
-      arrive_once_per_warp(smem + plan::kKeysEmpty + 8 * slot);
-      if (flags & kLastOfItem) {
-        store_output(total, item, args);
-        clear(total);
-        item += static_cast<i32>(gridDim.x);
+    while (true) {  // items
+      u32 flags;
+      // Blocks. What happens once per item stands outside of this loop.
+      while (true) {
+        const u32 slot = stage.slot;
+        flags = wait_block(stage);
+        load_fragment(v[0], value_base(smem, index, warp(), lane()) + slot * plan::kRowBlock);
+        wait_probability(stage);
+        const bool moved = __any_sync(~0u, shared::load_u32(smem + plan::kMoved + 16 * slot + 4 * (lane() & 3)) != 0);
+        if (moved && !(flags & kFirstOfItem)) scale_columns(total, smem + plan::kRescale + 256 * slot);
+        multiply_values(total, v, slot);
+        if (flags & kLastOfItem) break;
+        release(stage);
+        stage = stage.next();
       }
+      scale_columns(total, smem + plan::kNormaliser + 256 * stage.slot);
+      release(stage);
+      store_output(total, item, args);
       if (flags & kLastOfCta) break;
+      clear(total);
+      item += static_cast<i32>(gridDim.x);
       stage = stage.next();
     }
   }

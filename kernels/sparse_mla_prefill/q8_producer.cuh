@@ -121,11 +121,11 @@ struct Producer {
         mbarrier::wait(smem + plan::kKeysEmpty + 8 * slot, stage.phase ^ 1);
         if (lane_index() == 0) {
           const u32 warp = warp_index();
-          shared::store(smem + plan::kValid + 8 * slot + 2 * warp, static_cast<u16>(valid));
+          shared::store(smem + plan::kBlock + 16 * slot + 2 * warp, static_cast<u16>(valid));
           if (warp == 0) {
             u32 flags = block == 0 ? kFirstOfItem : 0;
             if (block == last_block) flags |= last_item ? kLastOfItem | kLastOfCta : kLastOfItem;
-            shared::store(smem + plan::kBlockFlags + 4 * slot, flags);
+            shared::store(smem + plan::kBlockFlags + 16 * slot, flags);
           }
           mbarrier::arrive(smem + plan::kKeysFull + 8 * slot);
         }

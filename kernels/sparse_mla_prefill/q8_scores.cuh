@@ -120,6 +120,7 @@ __device__ __forceinline__ u16 residual_e4m3x2(float low, float high, u16 rounde
 
 struct ScoreWarp {
   const u32 smem;
+  const u32 own_words;  // smem plus the offset of this thread's first word inside a tile of P
   const u32 thread = registers::thread_index();
   const u32 warp = (thread >> 5) & 3;  // within the warpgroup
   const u32 g = (thread >> 2) & 7, t = thread & 3;
@@ -152,11 +153,9 @@ struct ScoreWarp {
   // key 16h + 8(i / 2) + 2t + i % 2: the order in which a thread holds them, and the order of V's register fragments.
   __device__ __forceinline__ void store_probabilities(const float (&s)[32], RowState& rows, u32 r, u32 slot,
                                                       const Constants& constants) const {
-    // Eight rows further down the swizzle is the same.
-    const u32 first = smem + plan::probability(slot, 0) + 4 * t,
-              second = smem + plan::probability(slot, kTwoTerms ? 1 : 0) + 4 * t;
-    const u32 in_tile = swizzle::offset64(row(0), 0);
-    const float offset = kLog2ProbabilityScale - rows.frame[r] * constants.score_factor;
+    const u32 first = own_words + plan::probability(slot, 0), second = own_words + plan::probability(slot, kTwoTerms ? 1 : 0);
+    // Not fused: wherever the frame is used it is the same number.
+    const float offset = kLog2ProbabilityScale - __fmul_rn(rows.frame[r], constants.score_factor);
     u32 words[4];
 #pragma unroll
     for (u32 chunk = 0; chunk < 4; ++chunk) {
@@ -167,10 +166,11 @@ struct ScoreWarp {
       rows.sum[r] += (e[0] + e[1]) + (e[2] + e[3]);
       const u16 low = to_e4m3x2(e[0], e[1]), high = to_e4m3x2(e[2], e[3]);
       words[chunk] = pack_u16(low, high);
-      const u32 offset_in_tile = (in_tile ^ (chunk << 4)) + r * 512;
-      shared::store(first + offset_in_tile, words[chunk]);
+      // Eight rows further down the swizzle is the same.
+      shared::store((first ^ (chunk << 4)) + r * 512, words[chunk]);
       if constexpr (kTwoTerms)
-        shared::store(second + offset_in_tile, pack_u16(residual_e4m3x2(e[0], e[1], low), residual_e4m3x2(e[2], e[3], high)));
+        shared::store((second ^ (chunk << 4)) + r * 512,
+                      pack_u16(residual_e4m3x2(e[0], e[1], low), residual_e4m3x2(e[2], e[3], high)));
     }
     if constexpr (kQuantisedSum) rows.quantised_sum[r] += sum_e4m3(words);
   }
@@ -183,7 +183,7 @@ struct ScoreWarp {
       const float sum = quad_sum(rows.sum[r]), maximum = quad_max(rows.maximum[r]);
       const float quantised = kQuantisedSum ? quad_sum(rows.quantised_sum[r]) : 0.f;
       if (t != 0) continue;
-      const float frame = rows.frame[r] * constants.score_factor;
+      const float frame = __fmul_rn(rows.frame[r], constants.score_factor);
       // With one-term P the weights that V meets are the rounded ones; dividing by their own sum keeps the output's gain right
       // when rounding is one-sided (flat rows). The exact sum serves lse and the share of the sink.
       const float divisor = kQuantisedSum ? quantised : sum;
@@ -228,7 +228,6 @@ struct ScoreWarp {
         for (u32 j = 0; j < width; ++j) m[j] = fmaxf(m[j], m[j + width]);
       block_max[r] = m[0];
     }
-    if (flags & kFirstOfItem) rows.reset();
     rows.maximum[0] = fmaxf(rows.maximum[0], block_max[0]);
     rows.maximum[1] = fmaxf(rows.maximum[1], block_max[1]);
     float rescale[2];
@@ -246,7 +245,10 @@ struct ScoreWarp {
       for (u32 r = 0; r < 2; ++r) shared::store(smem + plan::kRescale + 256 * slot + 4 * row(r), rescale[r]);
     }
     if ((g | t) == 0) shared::store(smem + plan::kMoved + 16 * slot + 4 * warp, moved ? 1u : 0u);
-    if (flags & kLastOfItem) finish_item(rows, slot, item, args, constants);
+    if (flags & kLastOfItem) {
+      finish_item(rows, slot, item, args, constants);
+      rows.reset();
+    }
     shared::fence_async_proxy();  // P is read by wgmma
     __syncwarp();
     if ((g | t) == 0) mbarrier::arrive(smem + plan::kProbabilityFull + 8 * slot);

@@ -45,9 +45,13 @@ __device__ __forceinline__ u32 value_base(u32 smem, u32 consumer, u32 warp, u32 
          ((((warp & 1) * 4) ^ (lane & 7)) << 4);
 }
 
-// Issues d += V^T P^T for one chunk and one key block.
+// Issues d = V^T P^T, or d += V^T P^T, for one chunk and one key block.
+template <bool accumulate>
 __device__ __forceinline__ void issue_chunk(float (&d)[32], const ValueFragment& v, u64 p, u64 p_residual) {
-  wgmma::multiply_add(d, v[0], p);
+  if constexpr (accumulate)
+    wgmma::multiply_add(d, v[0], p);
+  else
+    wgmma::multiply(d, v[0], p);
   wgmma::multiply_add(d, v[1], descriptor::advance(p, 32));
   if constexpr (kTwoTerms) {
     wgmma::multiply_add(d, v[0], p_residual);
@@ -103,22 +107,11 @@ __device__ __forceinline__ void store_output(const float (&total)[4][32], i32 it
   }
 }
 
-// Issues d = V^T P^T for half a chunk: 32 heads.
-__device__ __forceinline__ void issue_half_chunk(float (&d)[16], const ValueFragment& v, u64 p, u64 p_residual, u32 half) {
-  const u32 rows = half * 32 * 64;
-  wgmma::multiply(d, v[0], descriptor::advance(p, rows));
-  wgmma::multiply_add(d, v[1], descriptor::advance(p, rows + 32));
-  if constexpr (kTwoTerms) {
-    wgmma::multiply_add(d, v[0], descriptor::advance(p_residual, rows));
-    wgmma::multiply_add(d, v[1], descriptor::advance(p_residual, rows + 32));
-  }
-}
-
 // Adds a key block's share to the float32 total. The tensor cores' own running sum would truncate it (see wgmma.cuh).
-__device__ __forceinline__ void promote_half(float (&total)[32], float (&partial)[16], u32 half) {
+__device__ __forceinline__ void promote(float (&total)[32], float (&partial)[32]) {
   wgmma::pin(partial);
 #pragma unroll
-  for (u32 i = 0; i < 16; ++i) total[16 * half + i] += partial[i];
+  for (u32 i = 0; i < 32; ++i) total[i] += partial[i];
   wgmma::pin(total);  // now, not later: the registers of `partial` are wanted
 }
 

@@ -25,6 +25,9 @@ __device__ __forceinline__ u32 load_u32(u32 address) {
 __device__ __forceinline__ void load(u32& x, u32& y, u32 address) {
   asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];" : "=r"(x), "=r"(y) : "r"(address) : "memory");
 }
+__device__ __forceinline__ void load(u32& x, u32& y, u32& z, u32& w, u32 address) {
+  asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(x), "=r"(y), "=r"(z), "=r"(w) : "r"(address) : "memory");
+}
 __device__ __forceinline__ float load_f32(u32 address) {
   float value;
   asm volatile("ld.shared.f32 %0, [%1];" : "=f"(value) : "r"(address) : "memory");
