@@ -5,6 +5,7 @@ No GPU, no driver, no ROCm and no system CUDA are needed: the compilers come fro
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 import shutil
@@ -38,14 +39,32 @@ def ninja() -> str:
     return tool
 
 
-def run_ninja(graph: Graph, jobs: int, console: Console) -> int:
-    """Run the graph, drawing progress; compiler output of failures goes to the console as it is. Returns ninja's status."""
-    command = [ninja(), "-C", str(ROOT), "-f", os.path.relpath(graph.file, ROOT), "-j", str(jobs), "-k", "0"]
+def lock_build(folder: Path) -> int:
+    """A lock on the build folder. Ninja inherits it, so that one that outlives this process still holds it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    lock = os.open(folder / "lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o666)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise click.ClickException(
+            f"found another build in {folder}; wanted it alone; wait for it, or give --build-dir and --out"
+        ) from None
+    return lock
+
+
+def run_ninja(graph: Graph, goal: str, jobs: int, console: Console, lock: int) -> int:
+    """Bring ``goal`` (objects or packs) up to date, drawing progress; what compilers say of failures is shown as it is.
+
+    Returns ninja's status.
+    """
+    command = [ninja(), "-C", str(ROOT), "-f", os.path.relpath(graph.file, ROOT), "-j", str(jobs), "-k", "0", goal]
     environment = os.environ | {"NINJA_STATUS": "@%f/%t@ ", "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"}
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
     with (
         Progress(*columns, console=console, transient=True) as progress,
-        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment) as process,
+        subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment, pass_fds=(lock,)
+        ) as process,
     ):
         task = progress.add_task("up to date?", total=None)
         assert process.stdout
@@ -84,7 +103,7 @@ def print_resources(graph: Graph, found: list[Recipe], console: Console) -> None
 @click.command(context_settings={"show_default": True})
 @click.option("--arch", required=True, help="Comma-separated targets, such as sm90,gfx950.")
 @click.option("--op", "only", multiple=True, help="Build this op alone (may be repeated).")
-@click.option("--out", type=click.Path(path_type=Path), default=Path("packs"), help="Folder for the packs.")
+@click.option("--out", type=click.Path(path_type=Path), help="Folder for the packs: packs/, or build/packs/ with --op.")
 @click.option("--build-dir", type=click.Path(path_type=Path), default=Path("build/aot"), help="Folder for intermediates.")
 @click.option("-j", "--jobs", type=click.IntRange(1), default=os.cpu_count() or 1, help="Compile so many families at once.")
 @click.option("--wheels", is_flag=True, help="Also build one wheel per target, into dist/.")
@@ -110,22 +129,26 @@ def main(
     for target in targets:
         if not any(r.target == target.name for r in found):
             raise click.ClickException(f"found nothing to build for {target.name}: {', '.join(ops)} declare holes there")
-    graph = Graph(build_dir.resolve(), out.resolve())
+    graph = Graph(build_dir.resolve(), (out or Path("build/packs" if only else "packs")).resolve())
+    lock = lock_build(graph.build)
     graph.write(found, targets)
-    if run_ninja(graph, jobs, console):
-        raise click.ClickException("the build failed (above); packs of an earlier build, if any, are as they were")
+    failed = "the build failed (above); packs of an earlier build, if any, are as they were"
+    if run_ninja(graph, "objects", jobs, console, lock):
+        raise click.ClickException(failed)
     if accept_resources:
         write_accepted(graph, found)
     wrong = refused_resources(graph, found)
     if resources:
         print_resources(graph, found, console)
-    print_coverage(ops, targets, console)
     if wrong:
         raise click.ClickException(
             "resources grew past the accepted tables:\n  "
             + "\n  ".join(wrong)
             + "\nif that is meant, run again with --accept-resources and commit kernels/*/resources.json"
         )
+    print_coverage(ops, targets, console)
+    if run_ninja(graph, "packs", jobs, console, lock):
+        raise click.ClickException(failed)
     if wheels:
         from wheels.build import build_arch_wheel
 

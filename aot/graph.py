@@ -70,8 +70,11 @@ class Graph:
             implicit = " ".join([_path(stamp), "aot/pack.py", "aot/spec.py", "aot/targets.py", *map(_path, sources(ops))])
             text.append(
                 f"build {_path(pack / 'manifest.json')}: pack {' '.join(_path(p) for p in sorted(packed[t.name]))} | {implicit}\n"
-                f"  target = {t.name}\n  folder = {_path(pack)}\n"
+                f"  target = {t.name}\n  folder = {_quote(_relative(pack))}\n"
             )
+        results = " ".join(_path(p) for p in sorted(r for part in packed.values() for r in part))
+        text.append(f"build objects: phony {results}\n")
+        text.append(f"build packs: phony {' '.join(_path(self.pack(t) / 'manifest.json') for t in targets)}\ndefault packs\n")
         _write_if_changed(self.file, "\n".join(text))
 
 

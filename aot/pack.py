@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -18,11 +19,12 @@ from aot.expr import parse
 from aot.registry import KERNELS, discover
 from aot.spec import Arg, Kernel, Op, Param, Tensor, symbols
 from aot.targets import TARGETS, Target
+from dsa_kernels import verify
 
 SCHEMA_VERSION = "1.0"
 VERSION = "0.1.0"
 LICENCE = "Apache-2.0"
-TARGET_KEYS = ["name", "vendor", "arch", "wave", "shared_memory", "fp8"]
+TARGET_KEYS = ["name", "vendor", "arch", "wave", "shared_memory", "units", "fp8"]
 TARGET_KEYS += ["elf_machine", "elf_abi", "elf_flags", "elf_flags_mask", "min_driver"]
 
 
@@ -139,19 +141,30 @@ def write(out: Path, content: dict[str, Any], files: dict[str, Path]) -> None:
     """Write the pack to ``out``, replacing what is there only once everything is in place."""
     temporary = out.with_name(f".{out.name}.writing")
     shutil.rmtree(temporary, ignore_errors=True)
-    (temporary / "objects").mkdir(parents=True)
-    for digest, file in files.items():
-        data = file.read_bytes()
-        if hashlib.sha256(data).hexdigest() != digest:
-            raise ValueError(f"found {file} altered since it was built; remove the build folder and build again")
-        (temporary / "objects" / file.name).write_bytes(data)
-    (temporary / "manifest.json").write_text(json.dumps(content, indent=1, sort_keys=True) + "\n")
+    try:
+        _fill(temporary, content, files)
+        verify([temporary])  # what the runtime would refuse is refused here
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            out.rmdir()  # ninja makes the folder; a pack that is there stays
+        raise
     old = out.with_name(f".{out.name}.old")
     shutil.rmtree(old, ignore_errors=True)
     if out.exists():
         os.rename(out, old)
     os.rename(temporary, out)
     shutil.rmtree(old, ignore_errors=True)
+
+
+def _fill(folder: Path, content: dict[str, Any], files: dict[str, Path]) -> None:
+    (folder / "objects").mkdir(parents=True)
+    for digest, file in files.items():
+        data = file.read_bytes()
+        if hashlib.sha256(data).hexdigest() != digest:
+            raise ValueError(f"found {file} altered since it was built; remove the build folder and build again")
+        (folder / "objects" / file.name).write_bytes(data)
+    (folder / "manifest.json").write_text(json.dumps(content, indent=1, sort_keys=True) + "\n")
 
 
 def main(target_name: str, out: str, *results: str) -> None:

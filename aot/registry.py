@@ -41,8 +41,13 @@ def discover(kernels: Path = KERNELS) -> dict[str, Op]:
     """Every op under ``kernels``, by name, sorted. Raises ``SpecError`` naming the file of a broken declaration."""
     ops: dict[str, Op] = {}
     for path in sorted(kernels.glob("*/op.py")):
-        op = getattr(load(path), "OP", None)
         where = path.relative_to(kernels.parent)
+        try:
+            op = getattr(load(path), "OP", None)
+        except SpecError as e:
+            raise SpecError(f"{where}: {e}") from None
+        except Exception as e:
+            raise SpecError(f"{where}: found {type(e).__name__}: {e}; wanted a declaration that loads; see CONTRIBUTING.md") from e
         if not isinstance(op, Op):
             raise SpecError(f"{where}: found no OP; wanted OP = aot.spec.Op(...)")
         if op.name != path.parent.name:

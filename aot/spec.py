@@ -16,7 +16,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Literal
+from keyword import iskeyword
+from typing import Literal, get_args
 
 from aot.expr import Expr, ExprError, parse
 from aot.targets import TARGETS, Target
@@ -260,6 +261,9 @@ def check_op(op: Op) -> None:
     if len(set(names)) != len(names):
         raise fail("a parameter name appears twice")
     known = variables(op)
+    taken = {*symbols(op), "stream", "workspace", "sm_count", "shared_memory"}
+    if bad := [n for n in names if not n.isidentifier() or iskeyword(n) or n in taken]:
+        raise fail(f"parameters {bad}: wanted Python names that are no symbol and not stream, workspace, sm_count or shared_memory")
 
     def expr(text: str | int | float, where: str) -> Expr:
         try:
@@ -271,6 +275,8 @@ def check_op(op: Op) -> None:
         return e
 
     for t in op.tensors.values():
+        if t.layout not in get_args(Layout) or t.align < 1 or t.align & (t.align - 1):
+            raise fail(f"{t.name}: found layout {t.layout!r}, align {t.align}; wanted one of {get_args(Layout)} and a power of two")
         for d in t.dtype.split("|"):
             if d != "fp8" and d not in DTYPES:
                 raise fail(f"{t.name} has dtype {d!r}; wanted fp8 or one of {sorted(DTYPES)}")
@@ -279,6 +285,8 @@ def check_op(op: Op) -> None:
                 raise fail(f"{t.name}: {d!r} is for outputs only")
             expr(d.removeprefix(">="), f"shape of {t.name}")
     for s in op.scalars.values():
+        if s.dtype not in ("f32", "i32", "i64", "choice"):
+            raise fail(f"scalar {s.name} has dtype {s.dtype!r}; wanted f32, i32, i64 or choice")
         if (s.dtype == "choice") != bool(s.choices):
             raise fail(f"scalar {s.name}: choices go with dtype choice")
         if s.default is not None:
@@ -297,6 +305,11 @@ def check_op(op: Op) -> None:
 
 def _check_candidate(op: Op, c: Candidate, expr, fail) -> None:  # type: ignore[no-untyped-def]
     where = f"candidate {c.name}"
+    for x in c.launches:
+        if x.kernel.language not in get_args(Language):
+            raise fail(f"{where}: unknown language {x.kernel.language!r}; known are {list(get_args(Language))}")
+        if len(x.grid) != 3 or len(x.cluster) != 3 or min(x.cluster) < 1:
+            raise fail(f"{where}: found the grid {x.grid} and the cluster {x.cluster}; wanted three sizes each, positive ones")
     if bad := [t for t in c.targets if t not in TARGETS]:
         raise fail(f"{where}: unknown targets {bad}; known are {list(TARGETS)}")
     expr(c.when, f"{where}, when")

@@ -1,5 +1,6 @@
 """``python -m aot.build``: complete packs or none, the same bytes anywhere, rebuilds of what changed alone, errors that say what."""
 
+import fcntl
 import hashlib
 import json
 import os
@@ -41,6 +42,12 @@ def built(tmp_path_factory):
     done = build(folder, "--arch", "sm90,gfx950", "-j", "2")
     assert done.returncode == 0, done.stdout + done.stderr
     return folder, done
+
+
+@pytest.fixture
+def again(built, tmp_path):
+    """A copy of the built tree, packs and intermediates included, to build in once more."""
+    return shutil.copytree(built[0], tmp_path / "again")
 
 
 def test_packs_are_complete_and_follow_the_schema(built):
@@ -112,15 +119,75 @@ def test_a_broken_kernel_names_itself_and_leaves_no_pack(tmp_path):
     assert not list((folder / "packs").glob(".*")) if (folder / "packs").exists() else True
 
 
-def test_growth_past_the_accepted_resources_fails(tmp_path):
-    folder = tree(tmp_path)
-    table = folder / "kernels" / OP / "resources.json"
+def test_growth_past_the_accepted_resources_fails(again):
+    before = digests(again / "packs")
+    table = again / "kernels" / OP / "resources.json"
     accepted = json.loads(table.read_text())
     for used in accepted["sm90"].values():
         used["registers"] = 1
     table.write_text(json.dumps(accepted))
-    done = build(folder, "--arch", "sm90")
+    source = again / "kernels" / OP / f"{OP}.py"
+    source.write_text(source.read_text() + "\n# another pack\n")
+    done = build(again, "--arch", "sm90")
     assert done.returncode != 0 and "> 1" in done.stderr and "--accept-resources" in done.stderr
+    assert digests(again / "packs") == before
+    done = build(again, "--arch", "sm90", "--accept-resources")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert digests(again / "packs") != before
+
+
+def test_a_pack_that_the_runtime_refuses_is_not_written(again):
+    before = digests(again / "packs")
+    declaration = again / "kernels" / OP / "op.py"
+    declaration.write_text(declaration.read_text().replace('"T H R"', '"T H R 1 1 1 1 1 1"'))
+    for out in ("packs", "fresh"):
+        done = build(again, "--arch", "sm90", "--out", out)
+        said = done.stdout + done.stderr
+        assert done.returncode != 0 and "PackSchema" in said and "found 9 dimensions, wanted at most 8" in said, said
+    assert digests(again / "packs") == before
+    assert not list((again / "fresh").rglob("*"))
+
+
+@pytest.mark.parametrize("out", ["packs of mine", "{}/it's $HOME: absolute"])
+def test_packs_go_where_out_says(again, tmp_path, out):
+    out = out.format(tmp_path)
+    done = build(again, "--arch", "sm90", "--out", out)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert digests(again / out / "sm90") == digests(again / "packs" / "sm90")
+    assert {p.name for p in (again / out).iterdir()} == {"sm90"}
+
+
+def test_one_op_alone_leaves_the_complete_packs_as_they_are(again):
+    before = digests(again / "packs")
+    source = again / "kernels" / OP / f"{OP}.py"
+    source.write_text(source.read_text() + "\n# another pack\n")
+    done = build(again, "--arch", "sm90", "--op", OP)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert (again / "build" / "packs" / "sm90" / "manifest.json").is_file()
+    assert digests(again / "packs") == before
+
+
+def test_a_build_folder_takes_one_build_at_a_time(again):
+    folder = again / "build" / "aot"
+    with open(folder / "lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        before = digests(again)
+        done = build(again, "--arch", "sm90", "--op", OP)
+        assert done.returncode != 0
+        said = " ".join(done.stderr.split())
+        assert f"found another build in {folder}; wanted it alone; wait for it, or give --build-dir and --out" in said
+        assert digests(again) == before
+        done = build(again, "--arch", "sm90", "--build-dir", "build/other", "--out", "build/mine")
+        assert done.returncode == 0, done.stdout + done.stderr
+    assert build(again, "--arch", "sm90").returncode == 0
+
+
+def test_a_declaration_that_does_not_load_names_its_file(tmp_path):
+    folder = tree(tmp_path)
+    (folder / "kernels" / OP / "op.py").write_text("OP = (\n")
+    done = build(folder, "--arch", "sm90")
+    assert done.returncode != 0 and "Traceback" not in done.stderr
+    assert f"Error: kernels/{OP}/op.py: found SyntaxError" in done.stderr, done.stderr
 
 
 @pytest.mark.parametrize(

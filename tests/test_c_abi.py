@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import ctypes as c
 import hashlib
+import json
 import os
 import re
 import struct
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -301,6 +303,15 @@ def test_infer(runtime: Runtime, cuda: Standin) -> None:
     assert not cuda.log()
 
 
+def test_no_negative_size_is_inferred(tmp_path: Path) -> None:
+    params = [tensor_param("x", "u8", "T"), tensor_param("out", "u8", "T-2", output=True)]
+    pack = cabi.write_pack(tmp_path / "pack", "sm90", [cabi.op("cut", params, [candidate("c", "1", launch("k", [ptr("out")]))])])
+    with Runtime([pack]) as runtime:
+        assert runtime.op("cut").infer(tensor("u8", [2]), None)[0][1] == [0]
+        with refused("ARGUMENT", "shape of out: found -1 in dimension 0, wanted 0 or more"):
+            runtime.op("cut").infer(tensor("u8", [1]), None)
+
+
 def test_explain(runtime: Runtime, cuda: Standin) -> None:
     text = runtime.op("scale").explain(*call(), target="sm90")
     assert not cuda.log()
@@ -310,6 +321,17 @@ def test_explain(runtime: Runtime, cuda: Standin) -> None:
     assert "no candidate serves" in runtime.op("scale").explain(*call(d=264), target="sm90")
     with refused("NO_PACK", "target sm91", "sm90"):
         runtime.op("scale").explain(*call(), target="sm91")
+
+
+@pytest.mark.parametrize("target, units", [("sm90", 132), ("gfx950", 256), ("gfx942", 304)])
+def test_explain_without_a_device_counts_the_units_of_the_target(tmp_path: Path, target: str, units: int) -> None:
+    persistent = launch("k", [ptr("x"), scalar("bytes", "i32", "4 * T")], ["min(T, sm_count)", "1", "1"])
+    ops = [cabi.op("o", [tensor_param("x", "u8", "T")], [candidate("c", "1", persistent)])]
+    with Runtime([cabi.write_pack(tmp_path / target, target, ops)]) as runtime:
+        text = runtime.op("o").explain(tensor("u8", [5000]), target=target)
+        assert f"sm_count = {units}" in text and f"grid ({units}, 1, 1)" in text and "empty grid" not in text
+        with refused("ARGUMENT", "argument bytes of k: found 4294967296 (4 * T), wanted a 32-bit integer"):
+            runtime.op("o").explain(tensor("u8", [2**30]), target=target)
 
 
 # Contexts, capture, loading.
@@ -422,11 +444,24 @@ def test_close_unloads(sm90: Path, cuda: Standin) -> None:
 
 # Bad calls.
 
+
+def altered(t: cabi.Tensor, **fields: Any) -> cabi.Tensor:
+    """A tensor that no library makes."""
+    for name, value in fields.items():
+        setattr(t, name, value)
+    return t
+
+
+NO_SHAPE = c.POINTER(c.c_int64)()
 BAD = [
     ("dtype", {"x": tensor("f32", [6, 512])}, "ARGUMENT", "scale: x: found dtype f32, wanted bf16 or f16; cast it before the call"),
     ("dtype", {"x": tensor("f64", [6, 512])}, "ARGUMENT", "x: found dtype float64, wanted bf16 or f16"),
     ("lanes", {"x": tensor("bf16", [6, 512], lanes=2)}, "ARGUMENT", "x: found dtype bf16x2"),
     ("rank", {"x": tensor("bf16", [6, 2, 512])}, "ARGUMENT", "x: found 3 dimensions (shape [6, 2, 512]), wanted 2"),
+    ("huge rank", {"x": altered(tensor("bf16", [6, 512]), ndim=2**30)}, "ARGUMENT", "x: found 1073741824 dimensions, wanted 2"),
+    ("negative rank", {"x": altered(tensor("bf16", [6, 512]), ndim=-1)}, "ARGUMENT", "x: found -1 dimensions, wanted 2"),
+    ("null shape", {"x": altered(tensor("bf16", [6, 512]), shape=NO_SHAPE)}, "ARGUMENT", "x: found a tensor with a null shape"),
+    ("null shape of another rank", {"x": altered(tensor("bf16", [6]), shape=NO_SHAPE)}, "ARGUMENT", "x: found a tensor with a null sh"),
     ("width", {"out": tensor("bf16", [6, 256])}, "ARGUMENT", "out: found size 256 in dimension 1 (shape [6, 256]), wanted D = 512 as in x"),
     ("rows", {"out": tensor("bf16", [5, 512])}, "ARGUMENT", "out: found size 5 in dimension 0 (shape [5, 512]), wanted at least T = 6"),
     ("mismatch", {"bias": tensor("f32", [511])}, "ARGUMENT", "bias: found size 511 in dimension 0 (shape [511]), wanted D = 512 as in x"),
@@ -439,6 +474,7 @@ BAD = [
     ("negative stride", {"x": tensor("bf16", [6, 512], [-512, 1])}, "ARGUMENT", "x: found stride -512 in dimension 0"),
     ("row alignment", {"x": tensor("bf16", [6, 512], [513, 1])}, "ARGUMENT", "x: found a stride of 513 elements, 1026 bytes, in dim"),
     ("overlapping output", {"out": tensor("bf16", [6, 512], [0, 1])}, "ARGUMENT", "out: found stride 0 in dimension 0"),
+    ("overlapping rows", {"out": tensor("bf16", [6, 512], [504, 1])}, "ARGUMENT", "out: found elements that overlap"),
     ("address", {"x": tensor("bf16", [6, 512], None, X + 8)}, "ARGUMENT", "x: found an address 8 bytes past a multiple of 16"),
     ("null", {"out": tensor("bf16", [6, 512], None, 0)}, "ARGUMENT", "out: found a null address, wanted device memory"),
     ("missing input", {"x": None}, "ARGUMENT", "x: found nothing, wanted a tensor of bf16 or f16; it is required, pass it"),
@@ -462,6 +498,34 @@ def test_bad_call(runtime: Runtime, cuda: Standin, changes: dict[str, Any], stat
     with refused(status, text):
         runtime.op("scale").launch(*call(**changes))
     assert len(cuda.launches()) == 1
+
+
+@pytest.mark.parametrize(
+    "shape, strides, accepted",
+    [
+        ([2, 3, 4], [12, 4, 1], True),
+        ([2, 3, 4], [100, 9, 2], True),  # with gaps
+        ([2, 3, 4], [1, 2, 6], True),  # transposed
+        ([2, 1, 4], [4, 0, 1], True),  # a stride over one element says nothing
+        ([2, 3, 4], [12, 3, 1], False),
+        ([2, 3, 4], [11, 4, 1], False),
+        ([2, 3, 4], [1, 1, 1], False),
+        ([2, 3, 4], [12, 4, 0], False),
+    ],
+)
+def test_outputs_do_not_overlap_themselves(tmp_path: Path, cuda: Standin, shape: list[int], strides: list[int], accepted: bool) -> None:
+    for name, output in (("writes", True), ("reads", False)):
+        params = [tensor_param(n, "f32", "A B C", layout="any", align=4) for n in ("x", "y")]
+        params[1]["output"] = output
+        o = cabi.op(name, params, [candidate("c", "1", launch("k", [ptr("y")]))])
+        with Runtime([cabi.write_pack(tmp_path / name, "sm90", [o])], cuda=cuda.path) as runtime:
+            args = [tensor("f32", shape), tensor("f32", shape, strides)]
+            if output and not accepted:
+                with refused("ARGUMENT", "y: found", "pass a tensor whose elements do not overlap"):
+                    runtime.op(name).launch(*args)
+            else:
+                runtime.op(name).launch(*args)
+    assert len(cuda.launches()) == 1 + accepted
 
 
 def test_contiguous_layout(runtime: Runtime) -> None:
@@ -553,10 +617,13 @@ DAMAGE: list[tuple[str, Callable[[Path], Any], str, str]] = [
     ("other flags", lambda p: replace_object(p, patched(48, 0x64)), "PACK_ARCH", "found an object with ELF machine 190"),
     ("other abi", lambda p: replace_object(p, patched(8, 8)), "PACK_ARCH", "ABI 8"),
     ("not elf", lambda p: replace_object(p, patched(0, 0)), "PACK_ARCH", "found no 64-bit ELF object"),
+    ("pipe", lambda p: [(f.unlink(), os.mkfifo(f)) for f in objects(p)], "PACK_MISSING", "found no regular file"),
+    ("folder", lambda p: [(f.unlink(), f.mkdir()) for f in objects(p)], "PACK_MISSING", "found no regular file"),
     ("short", lambda p: replace_object(p, lambda b: b[:20]), "PACK_ARCH", "found no 64-bit ELF object"),
 ]
 
 
+@pytest.mark.timeout(30)  # opening a pipe waits for a writer
 @pytest.mark.parametrize("damage, status, text", [d[1:] for d in DAMAGE], ids=[d[0].replace(" ", "-") for d in DAMAGE])
 def test_damaged_object(sm90: Path, cuda: Standin, damage: Callable[[Path], Any], status: str, text: str) -> None:
     cabi.verify(sm90)
@@ -595,6 +662,8 @@ SCHEMA = [
     (_set("one", "schema_version"), '$.schema_version: found "one", wanted major.minor'),
     (_set(1, "schema_version"), "$.schema_version: found number, wanted a string"),
     (_drop("target", "arch"), "$.target: found no key arch"),
+    (_drop("target", "units"), "$.target: found no key units"),
+    (_set(0, "target", "units"), "$.target.units: found 0"),
     (_set("intel", "target", "vendor"), "$.target.vendor: found intel, wanted nvidia, amd"),
     (_set("190", "target", "elf_machine"), "$.target.elf_machine: found string, wanted an integer"),
     (_set(-1, "target", "elf_flags"), "$.target.elf_flags: found -1"),
@@ -629,6 +698,48 @@ def test_bad_manifest(sm90: Path, edit: Callable[[dict[str, Any]], Any], text: s
         cabi.verify(sm90)
 
 
+def _deep(text: str, depth: int) -> str:
+    return text.replace('"toolchain": {', '"toolchain": {"x": ' + "[" * depth + "]" * depth + ", ", 1)
+
+
+def _when(text: str, depth: int) -> str:
+    manifest = json.loads(text)
+    manifest["ops"][0]["candidates"][0]["when"] = "(" * depth + "D > 1" + ")" * depth
+    return json.dumps(manifest)
+
+
+HOSTILE: dict[str, tuple[Callable[[str], str], str]] = {
+    "deep arrays": (lambda s: _deep(s, 100_000), "found nesting deeper than 64"),
+    "deep objects": (lambda s: '{"x":' * 100_000 + s + "}" * 100_000, "found nesting deeper than 64"),
+    "unclosed": (lambda s: "[" * 100_000, "found nesting deeper than 64"),
+    "just too deep": (lambda s: _deep(s, 63), "found nesting deeper than 64"),
+    "parentheses": (lambda s: _when(s, 50_000), "op scale: found"),
+    "NUL and garbage": (lambda s: s + "\0garbage", "found a NUL byte"),
+    "NUL within": (lambda s: s.replace('"scale"', '"sc\0ale"', 1), "found a NUL byte"),
+    "garbage": (lambda s: s + "{}", "not JSON"),
+}
+
+
+@pytest.mark.parametrize("what", HOSTILE)
+def test_hostile_manifest(sm90: Path, what: str) -> None:
+    change, text = HOSTILE[what]
+    manifest = sm90 / "manifest.json"
+    manifest.write_text(change(manifest.read_text()))
+    start = time.perf_counter()
+    for opening in (lambda: Runtime([sm90]), lambda: cabi.verify(sm90)):
+        with refused("PACK_SCHEMA", text, str(sm90)):
+            opening()
+    assert time.perf_counter() - start < 5
+
+
+def test_moderate_nesting_and_brackets_in_strings_are_read(sm90: Path) -> None:
+    manifest = sm90 / "manifest.json"
+    text = _when(manifest.read_text(), 40)
+    manifest.write_text(_deep(text, 62).replace('"what scale does"', json.dumps('\\"' + "[{" * 100), 1))
+    cabi.verify(sm90)
+    Runtime([sm90]).close()
+
+
 def test_objects_stay_inside_the_pack(sm90: Path) -> None:
     def edit(m: dict[str, Any]) -> None:
         next(iter(m["objects"].values()))["file"] = "objects/../../x"
@@ -649,12 +760,41 @@ def test_no_manifest(tmp_path: Path) -> None:
     (tmp_path / "manifest.json").write_text('{"schema_version": "1.0"')
     with refused("PACK_SCHEMA", "not JSON"):
         Runtime([tmp_path])
+    (tmp_path / "manifest.json").unlink()
+    os.mkfifo(tmp_path / "manifest.json")
+    with refused("PACK_MISSING", "found no regular file"):
+        Runtime([tmp_path])
 
 
 def test_same_op_in_two_packs(sm90: Path, tmp_path: Path) -> None:
     other = cabi.write_pack(tmp_path / "other", "sm90", [scale_op()])
     with refused("ARGUMENT", "op scale for sm90 in two packs", str(other)):
         Runtime([sm90, other])
+
+
+PARAMS = ("ops", 0, "params")
+SIGNATURES: dict[str, tuple[Callable[[dict[str, Any]], Any], bool]] = {
+    "order": (lambda m: m["ops"][0]["params"].reverse(), False),
+    "count": (lambda m: m["ops"][0]["params"].append(scalar_param("more", "i32", "0")), False),
+    "name": (_set("k", *PARAMS, 5, "name"), False),
+    "scalar type": (_set("i64", *PARAMS, 5, "dtype"), False),
+    "output": (_set(True, *PARAMS, 1, "output"), False),
+    "element types": (_set(["bf16"], *PARAMS, 0, "dtypes"), True),  # FP8 is another one on gfx942
+    "words": (_set("in other words", *PARAMS, 0, "doc"), True),
+}
+
+
+@pytest.mark.parametrize("what", SIGNATURES)
+def test_packs_agree_on_signatures(sm90: Path, gfx950: Path, what: str) -> None:
+    edit, agree = SIGNATURES[what]
+    cabi.edit_manifest(gfx950, _set([], "ops", 0, "rules"))
+    cabi.edit_manifest(gfx950, edit)
+    Runtime([gfx950]).close()
+    if agree:
+        Runtime([sm90, gfx950]).close()
+        return
+    with refused("ARGUMENT", "found op scale with other parameters", str(sm90), str(gfx950), "wanted packs of one release"):
+        Runtime([sm90, gfx950])
 
 
 # Drivers.
@@ -748,6 +888,31 @@ def test_null_pointers() -> None:
         with refused("ARGUMENT", "found a null"):
             cabi.check(function, *args)
         assert function(*args, None) == 1
+
+
+def test_null_arguments(runtime: Runtime) -> None:
+    lib, op = cabi.library(), runtime.op("scale").handle
+    n, size, text, outputs = c.c_size_t(7), c.c_size_t(), c.c_void_p(), (cabi.Output * 1)()
+    for function, args in (
+        (lib.dsak_launch, (op, None, n, None, None)),
+        (lib.dsak_workspace, (op, None, n, c.byref(size))),
+        (lib.dsak_infer, (op, None, n, outputs, c.byref(size))),
+        (lib.dsak_explain, (op, b"sm90", None, n, c.byref(text))),
+        (lib.dsak_explain, (op, None, None, n, c.byref(text))),
+    ):
+        with refused("ARGUMENT", "found a null args, wanted a valid one"):
+            cabi.check(function, *args)
+    with refused("ARGUMENT", "x: found nothing"):
+        cabi.check(lib.dsak_launch, op, None, c.c_size_t(0), None, None)
+
+
+@pytest.mark.parametrize("entries, word", [(None, "packs"), ([None], "pack"), ([b"/nowhere", None], "pack")])
+def test_null_packs(entries: list[bytes | None] | None, word: str) -> None:
+    packs = None if entries is None else (c.c_char_p * len(entries))(*entries)
+    options, handle = cabi.Options(c.sizeof(cabi.Options), packs, len(entries or "1"), None, None), c.c_void_p()
+    with refused("ARGUMENT", f"found a null {word}, wanted a valid one"):
+        cabi.check(cabi.library().dsak_open, c.byref(options), c.byref(handle))
+    assert not handle
 
 
 def test_error_struct_of_an_older_caller(sm90: Path) -> None:

@@ -16,6 +16,15 @@ def kernel(*args, **constants):
     return Kernel("triton", "k.py", "k", args or (ptr("x"), ptr("y"), i32("T")), constants)
 
 
+def params(name="x", **changes):
+    return (Tensor(name, "bf16", "T 512", "", **changes), Tensor("y", "fp8", "T 512", "", output=True))
+
+
+def launched(language="triton", **changes):
+    k = Kernel(language, "k.py", "k", (ptr("x"), ptr("y"), i32("T")))
+    return (Candidate("c", ("sm90",), "T > 0", (Launch(k, **{"grid": ("T", 1, 1), **changes}),)),)
+
+
 def op(**changes):
     fields = {
         "name": "k",
@@ -42,6 +51,28 @@ def test_a_good_declaration_passes():
         ({"candidates": (Candidate("c", ("sm91",), "T > 0", ()),)}, "unknown targets"),
         ({"candidates": (Candidate("c", ("sm90",), "T", (Launch(kernel(ptr("z")), (1, 1, 1)),)),)}, "no tensor of the op"),
         ({"candidates": (Candidate("c", ("sm90",), "T", (Launch(kernel(), ("B", 1, 1)),)),)}, "grid"),
+        *(
+            ({"params": params(name), "candidates": (), "holes": HOLES | {"sm90": "why"}}, rf"parameters \['{name}'\]: wanted Python names")
+            for name in ("", "2x", "x-y", "lambda", "None", "T", "stream", "workspace", "sm_count", "shared_memory")
+        ),
+        ({"params": params(layout="row")}, "x: found layout 'row', align 16; wanted one of .*'rows'.* and a power of two"),
+        *(({"params": params(align=align)}, rf"x: found layout 'rows', align {align};") for align in (-16, 0, 12)),
+        *(
+            ({"params": (*params(), Scalar("s", dtype, ""))}, f"scalar s has dtype '{dtype}'; wanted f32, i32, i64 or choice")
+            for dtype in ("f64", "bf16", "")
+        ),
+        ({"candidates": launched("fortran")}, "candidate c: unknown language 'fortran'; known are .*'triton'"),
+        *(
+            ({"candidates": launched(**wrong)}, "candidate c: found the grid .* wanted three sizes each, positive ones")
+            for wrong in (
+                {"grid": ("T",)},
+                {"grid": ("T", 1, 1, 1)},
+                {"grid": ()},
+                {"cluster": (0, 1, 1)},
+                {"cluster": (2, 1, -1)},
+                {"cluster": (2,)},
+            )
+        ),
         ({"holes": {"gfx942": "not yet"}}, "gfx950: wanted either a candidate or a hole"),
         ({"holes": HOLES | {"sm90": "why"}}, "sm90: wanted either"),
     ],
@@ -114,11 +145,21 @@ def test_kernel_names_are_unique_within_an_op():
             assert len(names) == len(set(names)), (o.name, target.name)
 
 
-def test_a_broken_declaration_names_its_file(tmp_path):
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("OP = 3", "found no OP"),
+        ("OP = (", "found SyntaxError: .*wanted a declaration that loads"),
+        ("import nothing_of_this_name", "found ModuleNotFoundError: .*nothing_of_this_name"),
+        ("OP = 1 // 0", "found ZeroDivisionError"),
+        ("from aot.spec import Op\nOP = Op('thing', '', (), ())", "op thing: sm90: wanted either a candidate or a hole"),
+    ],
+)
+def test_a_broken_declaration_names_its_file(tmp_path, text, message):
     folder = tmp_path / "kernels" / "thing"
     folder.mkdir(parents=True)
-    (folder / "op.py").write_text("OP = 3\n")
-    with pytest.raises(SpecError, match=r"kernels/thing/op\.py: found no OP"):
+    (folder / "op.py").write_text(text + "\n")
+    with pytest.raises(SpecError, match=rf"^kernels/thing/op\.py: {message}"):
         registry.discover(tmp_path / "kernels")
 
 

@@ -226,6 +226,21 @@ WRONG: dict[str, tuple[Call, str, str]] = {
     "two devices": (lambda p: p.attend(Q, toy.Array("bf16", (7, 576), device=1), 0.5), "DeviceError", r"kv"),
     "no candidate": (lambda p: p.attend(Q, KV, 0.5, n=5000), "NoCandidate", r"(?s)few: rejected.*split: rejected"),
     "stream": (lambda p: p.attend(Q, KV, 0.5, stream="s"), "ArgumentError", r"found stream of type str"),
+    "workspace on another device": (
+        lambda p: p.attend(Q, KV, 0.5, n=32, workspace=view("u8", 1 << 20, device=1)),
+        "DeviceError",
+        r"attend: found a workspace on another device \(DLPack type 2, number 1\); wanted it where the tensors are \(2, 0\)",
+    ),
+    "workspace of another vendor": (
+        lambda p: p.attend(Q, KV, 0.5, n=32, workspace=view("u8", 1 << 20, vendor="amd")),
+        "DeviceError",
+        r"workspace on another device \(DLPack type 10",
+    ),
+    "strided workspace": (
+        lambda p: p.attend(Q, KV, 0.5, n=32, workspace=view("f32", 1 << 18, strides=[0])),
+        "ArgumentError",
+        r"found a strided workspace; wanted a contiguous one",
+    ),
     "small workspace": (lambda p: p.attend(Q, KV, 0.5, n=32, workspace=view("u8", 5)), "ArgumentError", r"5 bytes; wanted at least 4096"),
     "read-only out": (lambda p: p.attend(Q, KV, 0.5, out=toy.ReadOnly("bf16", (T, H, 512))), "ArgumentError", r"out.*read-only"),
     "cannot allocate": (lambda p: p.pad(view("u8", 3, 16)), "ArgumentError", r"out: found none.*pass out="),
@@ -285,6 +300,70 @@ def test_closed(packs: Any) -> None:
             continue
         with pytest.raises(dsa.Error, match="closed"):
             call()
+
+
+class Closing(toy.NewCapsule):
+    """A tensor that closes the packs while a call reads it."""
+
+    packs: Any
+    caught: BaseException | None = None
+
+    def __dlpack__(self, **more: Any) -> object:
+        try:
+            self.packs.close()
+        except dsa.Error as e:
+            self.caught = e
+        return super().__dlpack__(**more)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda p, q: p.concat(q, out=view("e4m3fn", T, H, 512)),
+        lambda p, q: p.explain("concat", q, out=view("e4m3fn", T, H, 512), target="sm90"),
+    ],
+    ids=["launch", "explain"],
+)
+def test_closing_inside_a_call_is_refused(packs: Any, driver: cabi.Standin, call: Callable[[Any, Any], Any]) -> None:
+    q = Closing("bf16", (T, H, 512))
+    q.packs = packs
+    call(packs, q)
+    assert "found calls in flight; wanted none; join the threads that launch, then close" in str(q.caught)
+    assert not driver.calls("cuLibraryUnload")
+    packs.concat(**concat_views())
+    packs.close()  # a call that has ended is not in flight
+    with pytest.raises(dsa.Error, match="closed"):
+        packs.concat(**concat_views())
+
+
+def test_closing_while_threads_launch(packs: Any) -> None:
+    op, v = packs.concat, concat_views()
+    ends: list[BaseException] = []
+    refusals: list[str] = []
+    stop = threading.Event()
+
+    def run() -> None:
+        try:
+            while not stop.is_set():
+                op(**v)
+        except BaseException as e:
+            ends.append(e)
+
+    op(**v)
+    threads = [threading.Thread(target=run) for _ in range(8)]
+    for t in threads:
+        t.start()
+    for _ in range(50):
+        try:
+            packs.close()
+        except dsa.Error as e:
+            refusals.append(str(e))
+    stop.set()
+    for t in threads:
+        t.join()
+    packs.close()
+    assert all("calls in flight" in r for r in refusals)
+    assert all(isinstance(e, dsa.Error) and "closed" in str(e) for e in ends)
 
 
 def test_error_classes() -> None:
@@ -376,6 +455,30 @@ def test_variable_comes_first(tmp_path: Path) -> None:
 def test_variable_that_names_nothing(tmp_path: Path) -> None:
     code = "import dsa_kernels as d\ntry: d.info()\nexcept d.PackMissing as e: print(e)"
     assert "DSA_KERNELS_PACKS" in run(code, tmp_path, DSA_KERNELS_PACKS=str(tmp_path / "nowhere"))
+
+
+def test_threads_that_come_first_share_one_runtime(tmp_path: Path) -> None:
+    folder = toy.write_packs(tmp_path)
+    code = """
+import sys, threading, time
+import dsa_kernels as d
+from dsa_kernels import _packs
+sys.setswitchinterval(1e-6)
+find, opened, ops, barrier = _packs.find_packs, [], [], threading.Barrier(8)
+def slow():
+    opened.append(1)
+    time.sleep(0.05)
+    return find()
+_packs.find_packs = slow
+def run():
+    barrier.wait()
+    ops.append(d.concat)
+threads = [threading.Thread(target=run) for _ in range(8)]
+for t in threads: t.start()
+for t in threads: t.join()
+print(len(opened), len(ops), len({id(op) for op in ops}), ops[0] is _packs.default_packs().concat is d.concat)
+"""
+    assert run(code, tmp_path, DSA_KERNELS_PACKS=str(folder)) == "1 8 1 True"
 
 
 def test_without_any_pack(tmp_path: Path) -> None:

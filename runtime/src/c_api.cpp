@@ -32,6 +32,11 @@ DeviceKey key_of(int32_t type, int32_t id) {
   return {type == 2 ? Vendor::kNvidia : Vendor::kAmd, id};
 }
 
+Arguments arguments(const dsak_arg* args, size_t count) {
+  if (count > 0) require(args, "args");
+  return {args, count};
+}
+
 }  // namespace
 
 const char* dsak_version(void) { return DSAK_VERSION; }
@@ -44,6 +49,8 @@ dsak_status dsak_open(const dsak_options* options, dsak_runtime** runtime, dsak_
     *runtime = nullptr;
     dsak_options known{};
     std::memcpy(&known, options, std::min(options->struct_size, sizeof known));
+    if (known.num_packs > 0) require(known.packs, "packs");
+    for (size_t i = 0; i < known.num_packs; ++i) require(known.packs[i], "pack");
     *runtime = new dsak_runtime(known);
   });
 }
@@ -61,14 +68,15 @@ dsak_status dsak_find(dsak_runtime* runtime, const char* name, dsak_op** op, dsa
 }
 
 dsak_status dsak_launch(dsak_op* op, const dsak_arg* args, size_t num_args, void* workspace, void* stream, dsak_error* error) {
-  return guarded(error, [&] { launch(*static_cast<dsak_op*>(require(op, "op")), {args, num_args}, workspace, stream); });
+  return guarded(error,
+                 [&] { launch(*static_cast<dsak_op*>(require(op, "op")), arguments(args, num_args), workspace, stream); });
 }
 
 dsak_status dsak_workspace(dsak_op* op, const dsak_arg* args, size_t num_args, size_t* bytes, dsak_error* error) {
   return guarded(error, [&] {
     require(op, "op");
     require(bytes, "bytes");
-    *bytes = workspace_bytes(*op, {args, num_args});
+    *bytes = workspace_bytes(*op, arguments(args, num_args));
   });
 }
 
@@ -78,7 +86,7 @@ dsak_status dsak_infer(dsak_op* op, const dsak_arg* args, size_t num_args, dsak_
     require(op, "op");
     require(num_outputs, "num_outputs");
     if (*num_outputs > 0) require(outputs, "outputs");
-    infer(*op, {args, num_args}, outputs, num_outputs);
+    infer(*op, arguments(args, num_args), outputs, num_outputs);
   });
 }
 
@@ -88,7 +96,7 @@ dsak_status dsak_explain(dsak_op* op, const char* target, const dsak_arg* args, 
     require(op, "op");
     require(text, "text");
     *text = nullptr;
-    *text = copy_text(explain(*op, target, {args, num_args}));
+    *text = copy_text(explain(*op, target, arguments(args, num_args)));
   });
 }
 

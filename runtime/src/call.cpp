@@ -64,6 +64,22 @@ std::string bound_by(const Plan& plan, const Expr& dim, const int64_t* slots) {
   return dim.is_constant() || dim.is_variable() ? "" : cat(" (", dim.values(slots, plan.strings), ')');
 }
 
+// Whether two index tuples may fall on one element: true unless each stride steps over all that the smaller ones reach.
+bool may_overlap(const int64_t* sizes, const int64_t* strides, int rank) {
+  int order[8], n = 0;  // manifests have at most 8 dimensions
+  for (int i = 0; i < rank; ++i)
+    if (sizes[i] > 1) order[n++] = i;
+  std::sort(order, order + n, [&](int a, int b) { return strides[a] < strides[b]; });
+  int64_t reach = 0;  // largest offset so far
+  for (int k = 0; k < n; ++k) {
+    int64_t more = 0;
+    if (strides[order[k]] <= reach) return true;
+    if (__builtin_mul_overflow(sizes[order[k]] - 1, strides[order[k]], &more) || __builtin_add_overflow(reach, more, &reach))
+      return false;  // no memory is that large: the grid's limit says so in better words
+  }
+  return false;
+}
+
 void check_layout(const Plan& plan, const ParamPlan& p, const int64_t* slots) {
   const int64_t *sizes = slots + p.size_slot(0), *strides = slots + p.stride_slot(0);
   const std::string* op = &plan.op->name;
@@ -95,6 +111,8 @@ void check_layout(const Plan& plan, const ParamPlan& p, const int64_t* slots) {
     }
     if (__builtin_mul_overflow(packed, sizes[i], &packed)) packed = INT64_MAX;
   }
+  if (p.output && may_overlap(sizes, strides, p.rank))
+    wrong("elements that overlap", "each element once, since it is written", "pass a tensor whose elements do not overlap");
 }
 
 uint32_t grid_size(const Plan& plan, const Expr& e, const int64_t* slots, int dim, const LaunchPlan& launch) {

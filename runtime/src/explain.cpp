@@ -43,7 +43,7 @@ std::string launches_text(const Plan& plan, const int64_t* slots, const Candidat
   return out;
 }
 
-// The number of multiprocessors only a driver knows; without one, guards that read it are evaluated with 0.
+// The number of multiprocessors only a driver knows; without one it is the target's.
 std::string explain_plan(const Plan& plan, const std::string& where, int64_t sm_count, const Arguments& in, DeviceKey key) {
   int64_t slots[kMaxSlots];
   Bases bases;
@@ -75,7 +75,9 @@ std::string explain(dsak_op& op, const char* target, const Arguments& given) {
   Arguments in = given;
   if (target != nullptr) {
     in.any_device = true;
-    return explain_plan(*op.plan_named(target).plan, cat(target, " (no device asked, sm_count = 0)"), 0, in, {});
+    const Plan& named = *op.plan_named(target).plan;
+    const int64_t units = named.target->units;
+    return explain_plan(named, cat(target, " (no device asked, sm_count = ", units, ')'), units, in, {});
   }
   const DeviceKey key = device_of(op.any_plan(), in);
   const Bound& bound = op.bind(key);

@@ -300,7 +300,10 @@ class Parser {
 
 Expr Expr::parse(std::string_view text, const Names& names, Strings& strings) { return Parser(text, names, strings).parse(); }
 
-std::vector<std::string> conjuncts(std::string_view text) {
+namespace {
+
+// Parentheses beyond `levels` are left to the parser, which refuses deep nesting in words.
+std::vector<std::string> split(std::string_view text, int levels) {
   while (!text.empty() && text.front() == ' ') text.remove_prefix(1);
   while (!text.empty() && text.back() == ' ') text.remove_suffix(1);
   std::vector<std::string> parts;
@@ -318,14 +321,18 @@ std::vector<std::string> conjuncts(std::string_view text) {
     if (in.is(")")) --depth;
     if (depth == 0 && in.peek().end < text.size()) wrapped = false;
   }
-  if (!splits) return {std::string(text)};
-  if (wrapped && parts.empty() && depth == 0) return conjuncts(text.substr(1, text.size() - 2));
+  if (!splits || levels == 0) return {std::string(text)};
+  if (wrapped && parts.empty() && depth == 0) return split(text.substr(1, text.size() - 2), levels - 1);
   if (parts.empty()) return {std::string(text)};
   parts.emplace_back(text.substr(begin));
   std::vector<std::string> flat;
   for (const std::string& p : parts)
-    for (std::string& q : conjuncts(p)) flat.push_back(std::move(q));
+    for (std::string& q : split(p, levels - 1)) flat.push_back(std::move(q));
   return flat;
 }
+
+}  // namespace
+
+std::vector<std::string> conjuncts(std::string_view text) { return split(text, 100); }
 
 }  // namespace dsak

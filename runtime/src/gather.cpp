@@ -29,7 +29,8 @@ bool gather_tensor(const ParamPlan& p, const dsak_arg& a, const Arguments& in, D
   if (a.kind != DSAK_ARG_TENSOR || a.value.tensor == nullptr) return false;
   const dsak_tensor& t = *a.value.tensor;
   const ParamPlan::Allowed* type = allowed(p, t);
-  if (t.ndim != p.rank || type == nullptr || !(in.any_device || on_device(t, device))) return false;
+  if (t.ndim != p.rank || (t.ndim > 0 && t.shape == nullptr) || type == nullptr || !(in.any_device || on_device(t, device)))
+    return false;
   s[kHas] = 1;
   s[kDType] = type->name;
   s += kSizes;
@@ -117,6 +118,9 @@ std::string dtypes_text(const ParamPlan& p) {
   if (allowed(p, t) == nullptr)
     fail(DSAK_ERR_ARGUMENT, who, "found dtype ", dtype_name(t.dtype.code, t.dtype.bits, t.dtype.lanes), ", wanted ",
          dtypes_text(p), "; cast it before the call");
+  if (t.ndim > 0 && t.shape == nullptr) fail(DSAK_ERR_ARGUMENT, who, "found a tensor with a null shape, wanted a valid one");
+  if (t.ndim != p.rank && (t.ndim < 0 || t.ndim > 64))
+    fail(DSAK_ERR_ARGUMENT, who, "found ", t.ndim, " dimensions, wanted ", p.rank, "; reshape it before the call");
   if (t.ndim != p.rank)
     fail(DSAK_ERR_ARGUMENT, who, "found ", t.ndim, " dimensions (shape ", list_text(t.shape, t.ndim), "), wanted ", p.rank,
          "; reshape it before the call");

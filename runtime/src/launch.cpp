@@ -177,7 +177,12 @@ void infer(dsak_op& op, const Arguments& given, dsak_output* outputs, size_t* co
     at += o.struct_size;
     o.param = static_cast<int32_t>(i);
     o.ndim = p.rank;
-    for (int k = 0; k < p.rank; ++k) o.shape[k] = evaluate(plan, p.dims[static_cast<size_t>(k)], slots, {"shape of ", &p.name});
+    for (int k = 0; k < p.rank; ++k) {
+      o.shape[k] = evaluate(plan, p.dims[static_cast<size_t>(k)], slots, {"shape of ", &p.name});
+      if (o.shape[k] < 0)
+        fail(DSAK_ERR_ARGUMENT, op.name, ": shape of ", p.name, ": found ", o.shape[k], " in dimension ", k,
+             ", wanted 0 or more");
+    }
     o.dtype_code = p.dtypes[0].type.code;
     o.dtype_bits = p.dtypes[0].type.bits;
   }

@@ -97,6 +97,7 @@ Target read_target(const Node& n) {
   // sm_90a names compute capability (9, 0): the letter says which compiler features the objects use.
   if (t.vendor == Vendor::kNvidia && !t.arch.empty() && t.arch.back() >= 'a') t.device_arch.pop_back();
   t.shared_memory = n["shared_memory"].integer(0, INT32_MAX);
+  t.units = n["units"].integer(1, INT32_MAX);
   t.elf_machine = n["elf_machine"].integer(0, UINT16_MAX);
   t.elf_abi = n["elf_abi"].integer(0, UINT8_MAX);
   t.elf_flags = n["elf_flags"].integer(0, UINT32_MAX);
@@ -226,6 +227,29 @@ void check_version(const Node& root) {
          ".x; install the dsa-kernels runtime and pack of the same release");
 }
 
+// What the JSON parser lets pass: it ends at a NUL, and writing deep nesting out again recurses.
+void check_text(std::string_view text, const std::string& where) {
+  constexpr int kMaxNesting = 64;
+  int depth = 0;
+  bool quoted = false;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
+    if (c == '\0') fail(DSAK_ERR_PACK_SCHEMA, where, ": found a NUL byte, wanted JSON; build or install the pack again");
+    if (quoted) {
+      if (c == '\\') ++i;
+      if (c == '"') quoted = false;
+    } else if (c == '"') {
+      quoted = true;
+    } else if (c == '[' || c == '{') {
+      if (++depth > kMaxNesting)
+        fail(DSAK_ERR_PACK_SCHEMA, where, ": found nesting deeper than ", kMaxNesting,
+             ", wanted a manifest; build or install the pack again");
+    } else if (c == ']' || c == '}') {
+      --depth;
+    }
+  }
+}
+
 }  // namespace
 
 const ObjectDecl* Manifest::object(std::string_view sha256) const {
@@ -241,6 +265,7 @@ const OpDecl* Manifest::op(std::string_view name) const {
 }
 
 Manifest parse_manifest(std::string_view text, const std::string& where) {
+  check_text(text, where);
   Json json;
   try {
     json = Json::parse(text);

@@ -15,7 +15,7 @@ struct Target {
   Vendor vendor;
   std::string arch;         // as compilers take it: sm_90a
   std::string device_arch;  // as a device reports it: sm_90
-  int64_t shared_memory, elf_machine, elf_abi, elf_flags, elf_flags_mask, min_driver;
+  int64_t shared_memory, units, elf_machine, elf_abi, elf_flags, elf_flags_mask, min_driver;
 };
 
 struct ObjectDecl {

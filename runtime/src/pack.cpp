@@ -1,5 +1,6 @@
 #include "pack.h"
 
+#include <sys/stat.h>
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
@@ -20,6 +21,9 @@ struct Close {
 
 // The file's bytes, at most `limit` of them.
 Bytes read_file(const std::string& path, size_t limit) {
+  struct stat info{};
+  if (::stat(path.c_str(), &info) == 0 && !S_ISREG(info.st_mode))  // opening a pipe would wait for a writer
+    fail(DSAK_ERR_PACK_MISSING, path, ": found no regular file", kAgain);
   const std::unique_ptr<std::FILE, Close> file(std::fopen(path.c_str(), "rbe"));
   if (file == nullptr) fail(DSAK_ERR_PACK_MISSING, path, ": found no readable file (", std::strerror(errno), ')', kAgain);
   std::setvbuf(file.get(), nullptr, _IONBF, 0);

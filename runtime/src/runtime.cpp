@@ -1,5 +1,6 @@
 #include "runtime.h"
 
+#include <algorithm>
 #include <cstdlib>
 
 #include "error.h"
@@ -17,6 +18,14 @@ std::string library(const char* given, const char* variable, const char* standar
 
 std::string version_text(Vendor vendor, int64_t v) {
   return vendor == Vendor::kNvidia ? cat("CUDA ", v / 1000, '.', v % 1000 / 10) : cat(v);
+}
+
+// Callers pass arguments by position and by the first pack's names: these must mean the same in every pack.
+bool same_signature(const OpDecl& a, const OpDecl& b) {
+  return std::equal(a.params.begin(), a.params.end(), b.params.begin(), b.params.end(),
+                    [](const ParamDecl& x, const ParamDecl& y) {
+                      return x.name == y.name && x.tensor == y.tensor && x.output == y.output && x.dtype == y.dtype;
+                    });
 }
 
 }  // namespace
@@ -57,6 +66,9 @@ void dsak_runtime::add(const Pack& pack) {
       if (p.plan->target->name == pack.manifest().target.name)
         fail(DSAK_ERR_ARGUMENT, "found op ", op->name, " for ", p.plan->target->name, " in two packs, ", p.pack->directory(),
              " and ", pack.directory(), ", wanted one; leave one of them out");
+    if (!op->plans.empty() && !same_signature(*op->plans.front().plan->op, decl))
+      fail(DSAK_ERR_ARGUMENT, "found op ", op->name, " with other parameters in ", pack.directory(), " than in ",
+           op->plans.front().pack->directory(), ", wanted packs of one release; install them anew");
     op->plans.push_back({&pack, std::make_unique<Plan>(pack.manifest(), decl, cat(pack.directory(), "/manifest.json"))});
   }
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from _thread import allocate_lock  # importing threading would cost more
 
 from . import _core
 from .errors import ArgumentError, Error, NoPack, NoPackInstalled, PackMissing
@@ -80,8 +81,7 @@ class Packs:
     def __getattr__(self, name: str) -> _core.Op:
         if name.startswith("_"):
             raise AttributeError(name)
-        op = self._runtime.find(name)
-        self.__dict__[name] = op
+        op: _core.Op = self.__dict__.setdefault(name, self._runtime.find(name))
         return op
 
     def __dir__(self) -> list[str]:
@@ -156,18 +156,21 @@ def open_packs(paths: Iterable[str | os.PathLike[str]]) -> Packs:
 
 
 _default: Packs | None = None
+_opening = allocate_lock()
 
 
 def default_packs() -> Packs:
     """The installed packs, opened at first use and kept for the life of the process."""
     global _default
     if _default is None:
-        paths, shadowed = find_packs()
-        if not paths:
-            raise NoPack(_no_pack_message())
-        packs = Packs(paths)
-        packs._shadowed = shadowed
-        _default = packs
+        with _opening:  # a second runtime would load every object again, and preload() would not reach its ops
+            if _default is None:
+                paths, shadowed = find_packs()
+                if not paths:
+                    raise NoPack(_no_pack_message())
+                packs = Packs(paths)
+                packs._shadowed = shadowed
+                _default = packs
     return _default
 
 

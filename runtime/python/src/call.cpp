@@ -301,6 +301,22 @@ bool Call::given_workspace(size_t bytes) {
   const int status = read_tensor(workspace_object, request, &t, &ignored, &lent);
   if (lent != nullptr) keep[kept++] = lent;
   if (status != 0) return false;
+  const auto wanted = first_input()->device;  // dsak_workspace wanted one
+  if (t.device.type != wanted.type || t.device.id != wanted.id) {
+    raise_format(
+        DSAK_ERR_DEVICE,
+        "%s: found a workspace on another device (DLPack type %d, number %d); wanted it where the tensors are (%d, %d)", d.name,
+        t.device.type, t.device.id, wanted.type, wanted.id);
+    return false;
+  }
+  int64_t packed = 1;
+  for (int j = t.ndim - 1; j >= 0; --j) {
+    if (t.strides != nullptr && t.shape[j] > 1 && t.strides[j] != packed) {
+      raise_format(DSAK_ERR_ARGUMENT, "%s: found a strided workspace; wanted a contiguous one", d.name);
+      return false;
+    }
+    packed *= t.shape[j];
+  }
   int64_t size = t.dtype.bits / 8;
   for (int j = 0; j < t.ndim; ++j) size *= t.shape[j];
   workspace = static_cast<char*>(t.data) + t.byte_offset;

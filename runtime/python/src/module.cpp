@@ -66,6 +66,7 @@ class Runtime {
     dsak_op* handle = op.is_none() ? nullptr : op_handle(op.ptr());
     if (handle == nullptr && PyErr_Occurred()) throw py::error_already_set();
     dsak_runtime* open = runtime();
+    const InUse in_use(*handle_);
     ErrorBuffer error;
     dsak_status status;
     {
@@ -78,6 +79,10 @@ class Runtime {
   bool closed() const { return handle_->runtime == nullptr; }
 
   void close() {
+    if (handle_->in_use > 0) {
+      raise(DSAK_ERR_INTERNAL, "found calls in flight; wanted none; join the threads that launch, then close");
+      throw py::error_already_set();
+    }
     dsak_runtime* open = handle_->runtime;
     handle_->runtime = nullptr;
     dsak_close(open);

@@ -48,6 +48,7 @@ bool is_open(const State& state) {
 PyObject* op_call(PyObject* self, PyObject* const* args, size_t nargsf, PyObject* names) {
   const State& state = state_of(self);
   if (!is_open(state)) return nullptr;
+  const InUse in_use(*state.handle);
   Call call(state.declaration);
   if (!call.prepare(args, PyVectorcall_NARGS(nargsf), names)) return nullptr;
   return call.launch();
@@ -209,6 +210,7 @@ dsak_op* op_handle(PyObject* object) {
 PyObject* explain_call(PyObject* op, const char* target, PyObject* args, PyObject* kwargs) {
   if (op_handle(op) == nullptr) return nullptr;
   const Declaration& d = state_of(op).declaration;
+  const InUse in_use(*state_of(op).handle);
   const Flat flat(args, kwargs);
   Call call(d);
   if (!call.bind(flat.values.data(), flat.positional, flat.names) || !call.convert()) return nullptr;
@@ -225,6 +227,7 @@ PyObject* explain_call(PyObject* op, const char* target, PyObject* args, PyObjec
 PyObject* time_call(PyObject* op, long long count, PyObject* args, PyObject* kwargs) {
   if (op_handle(op) == nullptr) return nullptr;
   const Declaration& d = state_of(op).declaration;
+  const InUse in_use(*state_of(op).handle);
   const Flat flat(args, kwargs);
   Call call(d);
   if (!call.prepare(flat.values.data(), flat.positional, flat.names)) return nullptr;

@@ -13,6 +13,19 @@ namespace dsak::python {
 // kernels may be in flight when the last reference goes.
 struct Handle {
   dsak_runtime* runtime = nullptr;  // null once closed
+  int in_use = 0;                   // calls that are inside, some without the GIL; guarded by the GIL
+};
+
+// Keeps `handle` from being closed while a call is inside. Made and destroyed with the GIL held.
+class InUse {
+ public:
+  explicit InUse(Handle& handle) : handle_(handle) { ++handle_.in_use; }
+  ~InUse() { --handle_.in_use; }
+  InUse(const InUse&) = delete;
+  InUse& operator=(const InUse&) = delete;
+
+ private:
+  Handle& handle_;
 };
 
 int init_op(PyObject* module);
