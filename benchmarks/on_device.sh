@@ -40,9 +40,9 @@ fi
 part host 60 "$work/host/cpp_host" "$site/dsa_kernels_packs/$arch"
 part coldstart 200 "$python" "$here/benchmarks/coldstart.py" --json "$results/coldstart.json"
 part launch 200 "$python" "$here/benchmarks/launch.py" --json "$results/launch.json"
+part rates 400 "$python" "$here/benchmarks/rates.py" --json "$results/rates.json"
 sanitizer=$(command -v compute-sanitizer || ls /usr/local/cuda*/bin/compute-sanitizer /opt/nvidia/*/compute-sanitizer 2>/dev/null | head -1)
 for tool in memcheck racecheck synccheck; do
   [ -n "$sanitizer" ] && part "$tool" 300 "$sanitizer" --tool $tool --error-exitcode 9 "$python" "$here/benchmarks/sanitize.py" --tokens "${SANITIZE_TOKENS:-150}"
 done
-part rates 400 "$python" "$here/benchmarks/rates.py" --json "$results/rates.json"
 exit $status
