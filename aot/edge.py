@@ -20,6 +20,7 @@ from typing import Any
 from aot import check, recipe
 from aot.compilers.base import CodeObject, CompileError, Unit
 from aot.registry import KERNELS, ROOT
+from aot.targets import TARGETS
 
 INCLUDE = re.compile(r'^\s*#\s*include\s*"([^"]+)"', re.M)
 
@@ -94,7 +95,7 @@ def main(recipe_file: str, result_file: str) -> None:
     compiler = importlib.import_module(f"aot.compilers.{r.language}")
     records, files = [], set()
     for kernel, dtypes in zip(r.kernels, r.dtypes, strict=True):
-        unit = Unit(r.op, kernel, recipe.target_of(r), KERNELS / r.op, KERNELS / "include", dtypes)
+        unit = Unit(r.op, kernel, TARGETS[r.target], KERNELS / r.op, KERNELS / "include", dtypes)
         try:
             built = compiler.build(unit)
         except CompileError as e:

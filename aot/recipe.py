@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from aot.spec import Arg, Kernel, Op
-from aot.targets import TARGETS, Target
+from aot.targets import Target
 
 CUDA_TOOLS = ("nvidia-cuda-nvrtc-cu12", "nvidia-cuda-nvcc-cu12", "nvidia-cuda-runtime-cu12", "nvidia-cuda-cccl-cu12")
 TOOLS: dict[tuple[str, str], tuple[str, ...]] = {
@@ -96,7 +96,3 @@ def recipes(ops: Iterable[Op], targets: Iterable[Target]) -> list[Recipe]:
 
 def _pointer_dtypes(op: Op, kernel: Kernel, target: Target) -> dict[str, str]:
     return {a.name: op.pointer_dtype(a, target) for a in kernel.args if a.type == "ptr"}
-
-
-def target_of(recipe: Recipe) -> Target:
-    return TARGETS[recipe.target]

@@ -13,7 +13,7 @@ Three habits keep declarations short:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from keyword import iskeyword
@@ -303,7 +303,7 @@ def check_op(op: Op) -> None:
             raise fail(f"{name}: wanted either a candidate or a hole with its reason, found {'both' if served else 'none'}")
 
 
-def _check_candidate(op: Op, c: Candidate, expr, fail) -> None:  # type: ignore[no-untyped-def]
+def _check_candidate(op: Op, c: Candidate, expr: Callable[[str | int | float, str], Expr], fail: Callable[[str], SpecError]) -> None:
     where = f"candidate {c.name}"
     for x in c.launches:
         if x.kernel.language not in get_args(Language):
@@ -326,8 +326,3 @@ def _check_candidate(op: Op, c: Candidate, expr, fail) -> None:  # type: ignore[
                 expr(a.offset, f"{where}, offset of {a.name}")
             elif a.type != "null":
                 expr(a.value, f"{where}, argument {a.name}")
-
-
-def dtype_options(ops: Iterable[Op]) -> set[str]:
-    """Every element type that some op takes, ``fp8`` unresolved."""
-    return {d for op in ops for t in op.tensors.values() for d in t.dtype.split("|")}

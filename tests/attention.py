@@ -78,38 +78,20 @@ class Case:
         else:
             self.kv[free] = math.nan
 
+    def inputs(self):
+        optional = {"q_rope": self.q_rope, "topk_length": self.length, "attn_sink": self.sink}
+        scales = {"q_scale": self.q_scale, "kv_scale": self.kv_scale}
+        return {"q": self.q, "kv": self.kv, "indices": self.indices, "sm_scale": self.scale, **optional, **scales}
+
     def run(self):
         self.poison()
-        dsa_kernels.sparse_mla_prefill(
-            self.q,
-            self.kv,
-            self.indices,
-            self.scale,
-            q_rope=self.q_rope,
-            topk_length=self.length,
-            attn_sink=self.sink,
-            q_scale=self.q_scale,
-            kv_scale=self.kv_scale,
-            precision=self.precision,
-            out=self.out,
-            max_logits=self.max_logits,
-            lse=self.lse,
-        )
+        outputs = {"out": self.out, "max_logits": self.max_logits, "lse": self.lse}
+        dsa_kernels.sparse_mla_prefill(**self.inputs(), precision=self.precision, **outputs)
         torch.cuda.synchronize()
         return self
 
     def wanted(self):
-        return reference(
-            self.q,
-            self.kv,
-            self.indices,
-            self.scale,
-            q_rope=self.q_rope,
-            topk_length=self.length,
-            attn_sink=self.sink,
-            q_scale=self.q_scale,
-            kv_scale=self.kv_scale,
-        )
+        return reference(**self.inputs())
 
     def check(self, rel=6e-3, lse_tol=2e-4, elements=True):
         out, max_logits, lse = self.wanted()

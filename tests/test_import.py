@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests import toy
+from tests import cabi, toy
 
 pytest.importorskip("dsa_kernels", reason="the runtime is not installed: pip install -e .")
 
@@ -50,15 +50,32 @@ print(json.dumps({"seen": seen, "driver": "libcuda.so" in maps or "libamdhip64" 
 """
 
 
-def python(code: str, cwd: Path, *options: str, **environment: str) -> dict[str, Any]:
-    """Run ``code`` with no HOME and nothing of this package in the environment; the JSON that it prints."""
+def python(code: str, cwd: Path, *options: str, within: tuple[str, ...] = (), **environment: str) -> dict[str, Any]:
+    """Run ``code`` (by the command ``within``) with no HOME and nothing of this package in the environment; the JSON that it prints."""
     base = {k: v for k, v in os.environ.items() if k not in ("HOME", "PYTHONPATH") and not k.startswith(("DSA_KERNELS", "XDG_"))}
     done = subprocess.run(
-        [sys.executable, *options, "-c", code], cwd=cwd, env=base | environment, capture_output=True, text=True, timeout=200
+        [*within, sys.executable, *options, "-c", code], cwd=cwd, env=base | environment, capture_output=True, text=True, timeout=200
     )
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return found
+
+
+LAUNCH = """
+import json, os
+import dsa_kernels as d
+shapes = ((1 << 20, (2, 16, 512), "bf16"), (2 << 20, (2, 16, 64), "bf16"), (3 << 20, (2, 16, 576), "e4m3fn"))
+views = [d.View(*v) for v in shapes]
+d.preload()
+d.concat(*views[:2], out=views[2])
+d.verify()
+try:
+    open("written", "w")
+    writable = True
+except OSError:
+    writable = False
+print(json.dumps({"writable": writable, "home": "HOME" in os.environ}))
+"""
 
 
 def best(before: str, cwd: Path, limit_ms: float) -> dict[str, Any]:
@@ -104,6 +121,17 @@ def test_nothing_is_written_started_or_opened(tmp_path: Path) -> None:
     assert not {"torch", "numpy"} & set(found["modules"])
     assert list(cwd.iterdir()) == []
     tmp_path.chmod(0o755)
+
+
+def test_works_on_a_read_only_file_system_without_a_home(tmp_path: Path) -> None:
+    """The whole root is remounted read-only in a mount namespace of its own: what the C++ side opens counts too."""
+    remount = "mount --make-rprivate / && mount -o remount,ro,bind / && "
+    if subprocess.run(["unshare", "-m", "sh", "-c", remount + "true"], capture_output=True).returncode:
+        pytest.skip("found no right to a mount namespace with a read-only root; wanted root or user namespaces")
+    packs, driver = toy.write_packs(tmp_path), cabi.standin_path("cuda")
+    variables = {"DSA_KERNELS_PACKS": str(packs), "DSA_KERNELS_CUDA_LIBRARY": str(driver)}
+    found = python(LAUNCH, tmp_path, within=("unshare", "-m", "sh", "-c", remount + 'exec "$@"', "sh"), **variables)
+    assert found == {"writable": False, "home": False}
 
 
 def test_library_starts_no_process(tmp_path: Path) -> None:

@@ -22,8 +22,8 @@
 //   in all                        215,312       231,696         223,504       198,360
 // Registers: 24 producer, 104 scores, 192 values (two fewer usable); no spills.
 //
-// Measured on an H200 (T = 4096, s_kv = 32768, exact): 64 heads, 512, 2176 keys 1241 to 1257 us (929 to 942 TFLOP/s); 64 heads,
-// 576, 2048 keys 1218 to 1275 us; 128 heads 2366 to 2426 us (963 to 988 TFLOP/s). What was tried: docs/tuning/q8_prefill.md.
+// Measured on an H200 by benchmarks/rates.py (T = 4096, s_kv = 32768, exact): 64 heads, 512, 2176 keys 1257 us (929 TFLOP/s);
+// 64 heads, 576, 2048 keys 1275 us (916); 128 heads 2366 us (988). What was tried: docs/tuning/q8_prefill.md.
 #include "dsak/mbarrier.cuh"
 #include "dsak/registers.cuh"
 #include "dsak/shared_memory.cuh"
