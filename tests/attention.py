@@ -85,10 +85,13 @@ class Case:
 
     def run(self):
         self.poison()
-        outputs = {"out": self.out, "max_logits": self.max_logits, "lse": self.lse}
-        dsa_kernels.sparse_mla_prefill(**self.inputs(), precision=self.precision, **outputs)
+        self.launch()
         torch.cuda.synchronize()
         return self
+
+    def launch(self):
+        outputs = {"out": self.out, "max_logits": self.max_logits, "lse": self.lse}
+        dsa_kernels.sparse_mla_prefill(**self.inputs(), precision=self.precision, **outputs)
 
     def wanted(self):
         return reference(**self.inputs())

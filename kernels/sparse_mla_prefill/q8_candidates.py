@@ -1,4 +1,9 @@
-"""The CUDA kernel: FP8 queries x FP8 rows on SM90, 64-head tiles, persistent blocks."""
+"""The CUDA kernel: FP8 queries x FP8 rows on SM90, 64-head tiles, persistent blocks.
+
+An item is one token and 64 heads. Where the items do not fill the last round of the multiprocessors, those left over are cut
+into parts by their keys (``SPLITS`` parts each, so that the round is full) and a second launch puts the parts together. A
+decode batch is all left-over; a prefill chunk of 4096 tokens has a few.
+"""
 
 from aot.spec import Candidate, Kernel, Launch, f32, i32, i64, ptr
 
@@ -12,9 +17,19 @@ SHARED = {  # bytes; the source asserts that its plan comes to the same
     (576, "exact"): 223504,
     (576, "high"): 198360,
 }
+ITEMS = "(T * (H // 64))"
+LEFT_OVER = f"({ITEMS} % sm_count)"
+WHOLE = f"({ITEMS} - {LEFT_OVER})"
+SPLITS = f"min(sm_count // {LEFT_OVER}, cdiv(topk, 64))"
+# Worth a second launch (about 4 us): at least two parts, of which each is at least four of the blocks that take 0.6 us each, or a
+# launch that has no whole items to hide behind.
+SPLIT = f"{LEFT_OVER} > 0 and {LEFT_OVER} * 2 <= sm_count and topk >= (512 if {WHOLE} > 0 else 128)"
+PARTS = f"({LEFT_OVER} * {SPLITS})"
+PART_BYTES = 64 * 512 * 2  # float16
+SCALAR_BYTES = 64 * 2 * 4
 
 
-def kernel(d: int, precision: str, rope_tensor: bool) -> Kernel:
+def kernel(d: int, precision: str, rope_tensor: bool, split: bool) -> Kernel:
     rope = "q_rope" if rope_tensor else "q"
     return Kernel(
         language="cuda",
@@ -32,6 +47,8 @@ def kernel(d: int, precision: str, rope_tensor: bool) -> Kernel:
             ptr("out"),
             ptr("max_logits"),
             ptr("lse"),
+            ptr("partial_out", of="workspace"),
+            ptr("partial_scalars", of="workspace", offset=f"{PARTS} * {PART_BYTES}" if split else 0),
             i64("q_stride_t", "q.s0"),
             i64("q_stride_h", "q.s1"),
             i64("q_rope_stride_t", f"{rope}.s0"),
@@ -44,6 +61,8 @@ def kernel(d: int, precision: str, rope_tensor: bool) -> Kernel:
             i32("H"),
             i32("topk"),
             i32("s_kv"),
+            i32("whole_items", WHOLE if split else ITEMS),
+            i32("splits", SPLITS if split else 1),
             f32("sm_scale"),
         ),
         constants={"DSAK_D": d, "DSAK_PRECISION": PRECISIONS[precision]},
@@ -52,16 +71,50 @@ def kernel(d: int, precision: str, rope_tensor: bool) -> Kernel:
     )
 
 
+COMBINE = Launch(
+    Kernel(
+        language="cuda",
+        source="q8_combine.cu",
+        entry="sparse_mla_combine",
+        args=(
+            ptr("partial_out", of="workspace"),
+            ptr("partial_scalars", of="workspace", offset=f"{PARTS} * {PART_BYTES}"),
+            ptr("attn_sink"),
+            ptr("kv_scale"),
+            ptr("out"),
+            ptr("max_logits"),
+            ptr("lse"),
+            i64("out_stride_t", "out.s0"),
+            i64("out_stride_h", "out.s1"),
+            i32("H"),
+            i32("whole_items", WHOLE),
+            i32("splits", SPLITS),
+        ),
+        options={"threads": 256},
+    ),
+    (LEFT_OVER, 64, 1),
+)
+
+
+def candidate(d: int, precision: str, rope_tensor: bool, split: bool) -> Candidate:
+    when = f"D == {d} and {'' if rope_tensor else 'not '}has(q_rope) and H % 64 == 0 and precision == '{precision}'"
+    units = f"{WHOLE} + {PARTS}" if split else ITEMS
+    attention = Launch(kernel(d, precision, rope_tensor, split), (f"min(sm_count, {units})", 1, 1))
+    return Candidate(
+        name=f"q8_d{d}_{precision}{'_rope' if rope_tensor else ''}{'_split' if split else ''}",
+        targets=("sm90",),
+        when=f"{when} and {SPLIT}" if split else when,
+        launches=(attention, COMBINE) if split else (attention,),
+        workspace=f"{PARTS} * {PART_BYTES + SCALAR_BYTES}" if split else "0",
+    )
+
+
 def candidates() -> tuple[Candidate, ...]:
     """``exact`` comes first: it is the default."""
     return tuple(
-        Candidate(
-            name=f"q8_d{d}_{precision}{'_rope' if rope_tensor else ''}",
-            targets=("sm90",),
-            when=f"D == {d} and {'' if rope_tensor else 'not '}has(q_rope) and H % 64 == 0 and precision == '{precision}'",
-            launches=(Launch(kernel(d, precision, rope_tensor), ("min(sm_count, T * (H // 64))", 1, 1)),),
-        )
+        candidate(d, precision, rope_tensor, split)
         for precision in ("exact", "high", "fast")
         for d in (576, 512)
         for rope_tensor in ((False, True) if d == 576 else (False,))
+        for split in (True, False)
     )

@@ -55,16 +55,37 @@ struct Arguments {
   bf16_bits* out;
   float* max_logits;
   float* lse;
+  u16* partial_out;        // of every part: 64 heads x 512 halves, normalised, without kv_scale
+  float* partial_scalars;  // of every part: 64 heads x (base-2 log of the sum of exponentials, largest logit)
   i64 q_stride_t, q_stride_h, q_rope_stride_t, q_rope_stride_h, kv_stride, indices_stride, out_stride_t, out_stride_h;
   i32 T, H, topk, s_kv;
+  i32 whole_items, splits;  // items from whole_items on are done in `splits` parts
   float sm_scale;
+};
+
+// An item is one token and 64 heads. CTAs take units in turn: an item, or a part of one (a range of its key blocks), so that the
+// last round, or a short launch, does not leave most of the chip idle. `q8_combine.cu` puts parts together.
+struct Unit {
+  i32 item;
+  i32 part;  // index of the part over all split items; -1: the whole item
+
+  static __device__ __forceinline__ i32 items(const Arguments& args) { return args.T * (args.H / static_cast<i32>(kHeads)); }
+  static __device__ __forceinline__ i32 count(const Arguments& args) {
+    return args.whole_items + (items(args) - args.whole_items) * args.splits;
+  }
+  __device__ __forceinline__ Unit(i32 unit, const Arguments& args) : item(unit), part(-1) {
+    if (unit < args.whole_items) return;
+    part = unit - args.whole_items;
+    item = args.whole_items + part / args.splits;
+  }
 };
 
 // What the producer tells the consumers about a key block, beside its validity bits.
 enum BlockFlags : u32 {
-  kFirstOfItem = 1,  // an item is one token and 64 heads
+  kFirstOfItem = 1,  // of a unit, in fact: an item or a part of one
   kLastOfItem = 2,
   kLastOfCta = 4,
+  kMovedFrame = 8,  // added by the scores: some head's softmax frame moved
 };
 
 // Byte offsets from the start of dynamic shared memory. Rows of Q and KV are split into column tiles of 64 rows x 128 bytes
@@ -86,8 +107,8 @@ constexpr u32 kProbability = kKeysValues + kStages * kRowBlock;
 constexpr u32 kRescale = kProbability + kOwnTerms * kStages * kTerm;  // 64 floats per stage: what the block makes of older sums
 constexpr u32 kNormaliser = kRescale + kStages * 256;    // 64 floats per stage: factor of the output of an item that ends there
 constexpr u32 kConstants = kNormaliser + kStages * 256;  // 4 floats
-constexpr u32 kMoved = kConstants + 16;                  // 4 words per stage: did this warp's frame move
-constexpr u32 kBlock = kMoved + kStages * 16;            // 4 words per stage: 64 validity bits, the block's flags, unused
+constexpr u32 kNews = kConstants + 16;                   // 4 words per stage, one of each score warp: the block's flags
+constexpr u32 kBlock = kNews + kStages * 16;             // 4 words per stage: 64 validity bits, the block's flags, unused
 constexpr u32 kBlockFlags = kBlock + 8;                  // of stage 0; 16 bytes further for each stage
 constexpr u32 kKeysFull = kBlock + kStages * 16;         // barriers from here on
 constexpr u32 kKeysEmpty = kKeysFull + 8 * kStages;

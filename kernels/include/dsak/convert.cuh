@@ -54,6 +54,13 @@ __device__ __forceinline__ void unpack_f16x2(float& low, float& high, u32 halves
       : "r"(halves));
 }
 
+// Two floats to two halves, round to nearest even; `low` lands in the low half.
+__device__ __forceinline__ u32 to_f16x2(float low, float high) {
+  u32 packed;
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
+  return packed;
+}
+
 // Two floats to two bfloat16, round to nearest even; `low` lands in the low half.
 __device__ __forceinline__ u32 to_bf16x2(float low, float high) {
   u32 packed;
