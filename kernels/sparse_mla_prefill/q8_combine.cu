@@ -1,8 +1,8 @@
 // Puts the parts of split items together: out = kv_scale * sum_p w_p O_p / (sum_p w_p + sink), w_p = 2^(log2_sum_p - largest).
 //
 // A CTA of 256 threads takes one head of one item: 64 threads of eight columns each, four times, for every fourth part, so that
-// all the loads of a short launch (a few items in many parts) are on their way at once. Parts without a valid key have weight 0;
-// an item without one gets out 0, max_logits -inf, lse +inf.
+// all the loads of a short launch (a few items in many parts) are on their way at once. Parts without a valid key have weight
+// 0; an item without one gets out 0, max_logits -inf, lse +inf.
 #include "dsak/convert.cuh"
 #include "dsak/types.cuh"
 
@@ -19,8 +19,8 @@ constexpr i32 kHeads = 64, kLatent = 512;  // of a part
 
 extern "C" __global__ void __launch_bounds__(256)
     sparse_mla_combine(const u16* __restrict__ partial_out, const float2* __restrict__ partial_scalars,
-                       const float* __restrict__ attn_sink, const float* __restrict__ kv_scale, bf16_bits* out, float* max_logits,
-                       float* lse, i64 out_stride_t, i64 out_stride_h, i32 H, i32 whole_items, i32 splits) {
+                       const float* __restrict__ attn_sink, const float* __restrict__ kv_scale, bf16_bits* out,
+                       float* max_logits, float* lse, i64 out_stride_t, i64 out_stride_h, i32 H, i32 whole_items, i32 splits) {
   __shared__ float shared_total[3][64][8 + 1], shared_weight[3];
   const i32 local_head = static_cast<i32>(blockIdx.y), lane = static_cast<i32>(threadIdx.x & 63);
   const i32 group = static_cast<i32>(threadIdx.x >> 6);

@@ -63,8 +63,8 @@ struct Arguments {
   float sm_scale;
 };
 
-// An item is one token and 64 heads. CTAs take units in turn: an item, or a part of one (a range of its key blocks), so that the
-// last round, or a short launch, does not leave most of the chip idle. `q8_combine.cu` puts parts together.
+// An item is one token and 64 heads. CTAs take units in turn: an item, or a part of one (a range of its key blocks), so that
+// the last round, or a short launch, does not leave most of the chip idle. `q8_combine.cu` puts parts together.
 struct Unit {
   i32 item;
   i32 part;  // index of the part over all split items; -1: the whole item

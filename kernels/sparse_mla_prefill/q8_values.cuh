@@ -84,8 +84,8 @@ __device__ __forceinline__ void clear(float (&total)[4][32]) {
     for (u32 i = 0; i < 32; ++i) total[c][i] = 0.f;
 }
 
-// Stores a warp's 64 heads x 64 columns as bf16, or as f16 for a part, to `row` (head 0, the warp's first column). Straight from
-// the registers that would be 32-byte pieces and about 3000 clocks; through 4 KiB of shared memory, `scratch`, it is whole
+// Stores a warp's 64 heads x 64 columns as bf16, or as f16 for a part, to `row` (head 0, the warp's first column). Straight
+// from the registers that would be 32-byte pieces and about 3000 clocks; through 4 KiB of shared memory, `scratch`, it is whole
 // lines. Two rounds of 32 heads.
 template <bool part>
 __device__ __forceinline__ void store_rows(const float (&total)[4][32], u16* row, i64 stride_h, u32 scratch) {
@@ -111,7 +111,8 @@ __device__ __forceinline__ void store_rows(const float (&total)[4][32], u16* row
     for (u32 i = 0; i < 8; ++i) {
       u32 w[4];
       shared::load(w[0], w[1], w[2], w[3], (read ^ ((i & 1) << 6)) + i * 512);
-      asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(row), "r"(w[0]), "r"(w[1]), "r"(w[2]), "r"(w[3]) : "memory");
+      asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(row), "r"(w[0]), "r"(w[1]), "r"(w[2]), "r"(w[3])
+                   : "memory");
       row += 4 * stride_h;
     }
   }
@@ -127,7 +128,8 @@ __device__ __forceinline__ void store_output(const float (&total)[4][32], i32 un
   const i32 head_tiles = args.H / static_cast<i32>(kHeads);
   const i32 token = unit.item / head_tiles;
   const i32 head = (unit.item - token * head_tiles) * static_cast<i32>(kHeads);
-  store_rows<false>(total, args.out + token * args.out_stride_t + head * args.out_stride_h + column, args.out_stride_h, scratch);
+  store_rows<false>(total, args.out + token * args.out_stride_t + head * args.out_stride_h + column, args.out_stride_h,
+                    scratch);
 }
 
 // Adds a key block's share to the float32 total. The tensor cores' own running sum would truncate it (see wgmma.cuh).
