@@ -43,10 +43,6 @@ struct Ring {
 
   static __device__ __forceinline__ u32 warp() { return (threadIdx.x >> 5) & 3; }
   static __device__ __forceinline__ u32 lane() { return threadIdx.x & 31; }
-  static __device__ __forceinline__ void arrive_once_per_warp(u32 barrier) {
-    __syncwarp();
-    if (lane() == 0) mbarrier::arrive(barrier);
-  }
   __device__ __forceinline__ void wait_keys(Stage stage) const {
     mbarrier::wait(smem + plan::kKeysFull + 8 * stage.slot, stage.phase);
   }
@@ -213,7 +209,9 @@ struct ValueWarpgroup : Ring {
   }
 
   // The stage is free: V is in registers, P multiplied, the factors applied.
-  __device__ __forceinline__ void release(Stage stage) const { arrive_once_per_warp(smem + plan::kKeysEmpty + 8 * stage.slot); }
+  __device__ __forceinline__ void release(Stage stage) const {
+    mbarrier::arrive_for_warp(smem + plan::kKeysEmpty + 8 * stage.slot);
+  }
 
   __device__ __forceinline__ void run() const {
     if (!has_work()) return;
@@ -244,7 +242,7 @@ struct ValueWarpgroup : Ring {
       // Every score of the unit is there, so its Q is not wanted any more.
       const u32 buffer = ordinal % plan::kQueryBuffers;
       store_output(total, unit_index, smem + plan::kQuery + buffer * plan::kRowBlock + ((threadIdx.x >> 5) & 7) * 4096, args);
-      arrive_once_per_warp(smem + plan::kQueryEmpty + 8 * buffer);
+      mbarrier::arrive_for_warp(smem + plan::kQueryEmpty + 8 * buffer);
       ++ordinal;
       if (flags & kLastOfCta) break;
       clear(total);
@@ -300,13 +298,14 @@ extern "C" __global__ void __launch_bounds__(dsak::q8::kThreads, 1)
   const u32 warpgroup = __shfl_sync(~0u, threadIdx.x >> 7, 0);
   if (threadIdx.x == 0) {
     for (u32 i = 0; i < plan::kStages; ++i) {
-      mbarrier::init(smem + plan::kKeysFull + 8 * i, 128 + 4);   // every thread's copies, every warp's validity bits
-      mbarrier::init(smem + plan::kProbabilityFull + 8 * i, 4);  // the score warps
-      mbarrier::init(smem + plan::kKeysEmpty + 8 * i, 8);        // the value warps
+      mbarrier::init(smem + plan::kKeysFull + 8 * i,
+                     128 + 4 * mbarrier::kArrivalsPerWarp);  // every thread's copies, every warp's validity bits
+      mbarrier::init(smem + plan::kProbabilityFull + 8 * i, 4 * mbarrier::kArrivalsPerWarp);  // the score warps
+      mbarrier::init(smem + plan::kKeysEmpty + 8 * i, 8 * mbarrier::kArrivalsPerWarp);        // the value warps
     }
     for (u32 i = 0; i < plan::kQueryBuffers; ++i) {
-      mbarrier::init(smem + plan::kQueryFull + 8 * i, 128);  // every producer thread
-      mbarrier::init(smem + plan::kQueryEmpty + 8 * i, 8);   // the value warps
+      mbarrier::init(smem + plan::kQueryFull + 8 * i, 128);                              // every producer thread
+      mbarrier::init(smem + plan::kQueryEmpty + 8 * i, 8 * mbarrier::kArrivalsPerWarp);  // the value warps
     }
     mbarrier::fence_init();
     Constants::store(smem, args);

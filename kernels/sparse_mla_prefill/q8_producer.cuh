@@ -144,8 +144,8 @@ struct Producer {
             if (block == last_block) flags |= last_unit ? kLastOfItem | kLastOfCta : kLastOfItem;
             shared::store(smem + plan::kBlockFlags + 16 * slot, flags);
           }
-          mbarrier::arrive(smem + plan::kKeysFull + 8 * slot);
         }
+        mbarrier::arrive_for_warp(smem + plan::kKeysFull + 8 * slot);
         load_rows(index, smem + plan::kKeysValues + slot * plan::kRowBlock);
         cp_async::arrive_when_landed(smem + plan::kKeysFull + 8 * slot);
       }

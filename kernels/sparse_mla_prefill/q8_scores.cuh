@@ -265,8 +265,7 @@ struct ScoreWarp {
       rows.reset();
     }
     shared::fence_async_proxy();  // P is read by wgmma
-    __syncwarp();
-    if ((g | t) == 0) mbarrier::arrive(smem + plan::kProbabilityFull + 8 * slot);
+    mbarrier::arrive_for_warp(smem + plan::kProbabilityFull + 8 * slot);
   }
 };
 
