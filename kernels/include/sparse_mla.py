@@ -1,6 +1,6 @@
 """What the sparse MLA ops have in common: they compute the same thing and differ in the calls that their kernels are made for."""
 
-from aot.spec import Param, Rule, Scalar, Tensor
+from aot.spec import Arg, Param, Rule, Scalar, Tensor, f32, i32, i64, ptr
 
 SEMANTICS = """With s = q_scale * kv_scale * sm_scale, for every token t and head h, over the valid columns c of ``indices[t]``:
 logit[c] = s * <q[t, h], kv[indices[t, c]]>, P = softmax(logit), out[t, h] = kv_scale * sum_c P[c] * kv[indices[t, c], :512].
@@ -49,3 +49,47 @@ RULES = (
     Rule("q.dtype == kv.dtype", "q and kv of one dtype", "cast q with concat_cast_q, or kv with gather_cast_kv"),
     Rule("not has(q_rope) or q_rope.dtype == q.dtype", "q_rope of q's dtype", "cast both parts alike"),
 )
+
+PLACES = (
+    ("d512", False, "q", "D == 512"),
+    ("d576", True, "q", "D == 576 and not has(q_rope)"),
+    ("d576_rope", True, "q_rope", "D == 576 and has(q_rope)"),
+)
+"""Row widths and places of the queries' rope part: name, rope or none, tensor that holds it, guard. The two places share an object."""
+
+
+def arguments(dtype: str, q_rope: str) -> tuple[Arg, ...]:
+    """What every Triton kernel of these ops takes, for rows of ``dtype``; the queries' rope part is in tensor ``q_rope``."""
+    size = {"fp8": 1, "bf16": 2}[dtype]
+    unit = 16 // size  # elements in 16 bytes
+    return (
+        ptr("q", dtype=dtype),
+        i64("q_s0", "q.s0", multiple=unit),
+        i64("q_s1", "q.s1", multiple=unit),
+        ptr("q_rope", of=q_rope, offset=512 * size if q_rope == "q" else 0, dtype=dtype),
+        i64("q_rope_s0", f"{q_rope}.s0", multiple=unit),
+        i64("q_rope_s1", f"{q_rope}.s1", multiple=unit),
+        ptr("kv", dtype=dtype),
+        i32("kv_s0", "kv.s0", multiple=unit),
+        ptr("indices"),
+        i64("indices_s0", "indices.s0"),
+        ptr("topk_length"),
+        ptr("attn_sink"),
+        ptr("q_scale"),
+        ptr("kv_scale"),
+        ptr("out"),
+        i64("out_s0", "out.s0", multiple=8),
+        i64("out_s1", "out.s1", multiple=8),
+        ptr("max_logits"),
+        ptr("lse"),
+        f32("sm_scale"),
+        i32("H"),
+        i32("s_kv", "min(s_kv, 2147483647)"),
+        i32("topk"),
+        i32("has_length", "has(topk_length)"),
+        i32("has_sink", "has(attn_sink)"),
+        i32("has_q_scale", "has(q_scale)"),
+        i32("has_kv_scale", "has(kv_scale)"),
+        i32("has_max_logits", "has(max_logits)"),
+        i32("has_lse", "has(lse)"),
+    )

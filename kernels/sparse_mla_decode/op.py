@@ -12,6 +12,5 @@ OP = Op(
 {shared.SEMANTICS}""",
     params=shared.PARAMS,
     rules=shared.RULES,
-    candidates=(),  # *sibling(__file__, "<kernel>_candidates").candidates(), in order of preference
-    holes=dict.fromkeys(("sm90", "gfx942", "gfx950"), "not written yet"),
+    candidates=(*sibling(__file__, "triton_candidates").candidates(),),
 )
