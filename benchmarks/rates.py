@@ -1,6 +1,6 @@
 """Kernel rates on this GPU, through the installed wheels: medians of device time, rotating inputs, beside the card's ceilings.
 
-    python benchmarks/rates.py [--only q8,bf16,triton,helpers] [--json FILE]
+    python benchmarks/rates.py [--only q8,bf16,triton,decode,helpers] [--json FILE]
 
 TFLOP/s counts 2 * T * H * topk * (D + 512) / time; GB/s counts bytes read plus bytes written. Needs torch for inputs and events.
 """
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import functools
+import itertools
 import json
 import statistics
 import time
@@ -30,8 +31,8 @@ Q8_SHAPES = [  # s_kv, H, D, topk, T
     (32768, 64, 512, 2176, 4096),
     (8192, 64, 512, 512, 4096),
 ]
-Q8_SHORT = [(65536, 64, 512, 2112, tokens) for tokens in (1, 8, 64, 256)]
 BF16_SHAPES = [(32768, 64, 576, 2048, 4096), (32768, 64, 512, 2176, 4096), (32768, 16, 576, 2048, 4096)]
+DECODE_SHAPES = [(65536, 16, 512, 2112), (65536, 16, 576, 2048), (65536, 64, 512, 2112), (65536, 64, 576, 2048)]  # s_kv, H, D, topk
 TRITON_SHAPES = [(32768, 16, 576, 2048, 4096), (32768, 16, 512, 2176, 4096)]
 
 
@@ -108,14 +109,16 @@ def attention(
     return rows
 
 
-def short(shape: tuple[int, int, int, int, int]) -> list[dict[str, object]]:
-    """A launch of few tokens, out of a graph of 20."""
-    s_kv, heads, d, topk, tokens = shape
-    inputs = attention_inputs(s_kv, heads, d, topk, tokens, FP8)
-    us = graph_us(functools.partial(dsa_kernels.sparse_mla_prefill, sm_scale=SM_SCALE, **inputs))
-    what = f"T={tokens} s_kv={s_kv:6d} H={heads:3d} D={d} topk={topk:4d}"
-    print(f"sparse_mla_prefill float8_e4m3fn    {what} in a graph {us:9.1f} us", flush=True)
-    return [{"op": "sparse_mla_prefill", "dtype": "float8_e4m3fn", "shape": list(shape), "variant": "in a graph", "us": us}]
+def decode(shape: tuple[int, int, int, int], tokens: int, dtype: torch.dtype) -> dict[str, object]:
+    """One decode call out of a graph of many, over several index sets; GB/s counts the selected rows."""
+    s_kv, heads, d, topk = shape
+    sets = [attention_inputs(s_kv, heads, d, topk, tokens, dtype) for _ in range(4)]
+    turn = itertools.cycle(sets)
+    us = graph_us(lambda: dsa_kernels.sparse_mla_decode(sm_scale=SM_SCALE, **next(turn)))
+    gbytes = tokens * topk * d * dtype.itemsize / us / 1e3
+    kind = str(dtype)[6:]
+    print(f"sparse_mla_decode {kind:16s} T={tokens:4d} H={heads:3d} D={d} topk={topk:4d} {us:9.2f} us {gbytes:8.0f} GB/s", flush=True)
+    return {"op": "sparse_mla_decode", "dtype": kind, "shape": [*shape, tokens], "us": us, "gbytes": gbytes}
 
 
 def ceilings() -> list[dict[str, object]]:
@@ -166,7 +169,7 @@ def helpers() -> list[dict[str, object]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", default="ceilings,q8,bf16,triton,helpers")
+    parser.add_argument("--only", default="ceilings,q8,bf16,triton,decode,helpers")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     only = options.only.split(",")
@@ -181,14 +184,15 @@ def main() -> None:
     if "q8" in only:
         for i, shape in enumerate(Q8_SHAPES):
             rows += attention(shape, FP8, levels + (options_of_exact if i in (0, 4) else []))
-        for shape in Q8_SHORT:
-            rows += short(shape)
     if "bf16" in only:
         for shape in BF16_SHAPES:
             rows += attention(shape, torch.bfloat16, [{"": {}}])
     if "triton" in only:
         for shape in TRITON_SHAPES:
             rows += attention(shape, FP8, [{"high": {}}, {"exact": {"precision": "exact"}}])
+    if "decode" in only:
+        rows += [decode(shape, tokens, FP8) for shape in DECODE_SHAPES for tokens in (1, 8, 64, 256)]
+        rows += [decode(DECODE_SHAPES[1], tokens, torch.bfloat16) for tokens in (1, 64)]
     if "helpers" in only:
         rows += helpers()
     if options.json:

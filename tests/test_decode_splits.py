@@ -1,0 +1,84 @@
+"""How sparse_mla_decode cuts a call: every shape is served on every target, splits fill the chip, none of them is idle."""
+
+import functools
+import itertools
+
+import pytest
+
+from aot import registry
+from aot.expr import parse as parse_text
+from aot.targets import TARGETS
+
+parse = functools.cache(parse_text)
+
+OP = registry.load(registry.KERNELS / "sparse_mla_decode/op.py").OP
+TILES = registry.load(registry.KERNELS / "sparse_mla_decode/triton_candidates.py").TILES
+TOKENS = (1, 2, 7, 8, 33, 64, 65, 100, 256, 437, 512, 4096, 70000)
+WIDTHS = (1, 63, 64, 65, 256, 1000, 2048, 2051, 2176, 8192)
+
+
+def env(target, dtype, T, H, topk, rope=False, D=512, precision="high"):
+    """What the expressions of a call read."""
+    t = TARGETS[target]
+    element = t.fp8 if dtype == "fp8" else dtype
+    found = {"T": T, "H": H, "topk": topk, "D": D, "Dq": 512 if rope else D, "R": 64 if rope else 0, "s_kv": 65536, "sm_count": t.units}
+    found |= {"shared_memory": t.shared_memory, "precision": precision, "sm_scale": 0.1}
+    for x in OP.tensors.values():
+        found[f"has({x.name})"] = int(not x.optional or (rope and x.name == "q_rope"))
+        found[f"{x.name}.dtype"] = element
+        found |= {f"{x.name}.{kind}{i}": 512 for kind in "sd" for i in range(3)}
+    return found
+
+
+def served(call, target):
+    """The Triton candidate that takes the call."""
+    for c in OP.candidates_for(TARGETS[target]):
+        if all(x.kernel.language == "triton" for x in c.launches) and parse(c.when)(call):
+            return c
+    return None
+
+
+@pytest.mark.parametrize(("target", "dtype"), TILES)
+@pytest.mark.parametrize(("D", "rope"), [(512, False), (576, False), (576, True)])
+def test_every_shape_is_served(target, dtype, D, rope):
+    for T, H, topk, precision in itertools.product((1, 64, 70000), (1, 8, 16, 17, 64, 128), (1, 65, 2051), ("fast", "exact", "high")):
+        call = env(target, dtype, T, H, topk, rope, D, precision)
+        c = served(call, target)
+        assert c, (T, H, topk, precision)
+        launches = [[int(parse(g)(call)) for g in x.grid] for x in c.launches]
+        assert len(launches) == (2 if c.name.endswith("_split") else 1)
+        assert all(0 < g[0] < 2**31 and g[1:] == [1, 1] for g in launches)
+        assert (int(parse(c.workspace)(call)) > 0) == c.name.endswith("_split")
+
+
+@pytest.mark.parametrize(("target", "dtype"), TILES)
+@pytest.mark.parametrize("rope", [False, True])
+def test_splits_fill_the_chip_and_none_is_idle(target, dtype, rope):
+    tile, units = TILES[target, dtype], TARGETS[target].units
+    slots = tile.warps // tile.chosen(rope)["num_warps"] * units
+    splits_of = parse(tile.splits(rope))
+    for T, H, topk in itertools.product(TOKENS, (8, 16, 64, 128), WIDTHS):
+        splits = int(splits_of({"T": T, "H": H, "topk": topk, "sm_count": units}))
+        tiles, blocks = T * -(-H // 16), -(-topk // tile.keys)
+        assert 1 <= splits <= min(64, blocks)
+        assert (splits - 1) * -(-blocks // splits) < blocks, "the last split has a block"
+        assert splits == 1 or tiles * splits <= slots or (splits <= 3 and tiles * splits <= 2 * slots)
+
+
+@pytest.mark.parametrize(
+    ("T", "topk", "splits"),
+    [(1, 2048, 32), (8, 2048, 32), (16, 2048, 16), (64, 2048, 6), (128, 2051, 3), (256, 2048, 3), (256, 256, 1), (437, 2048, 1)],
+)
+def test_measured_splits_on_sm90(T, topk, splits):
+    assert parse(TILES["sm90", "fp8"].splits(False))({"T": T, "H": 16, "topk": topk, "sm_count": 132}) == splits
+
+
+@pytest.mark.parametrize("name", [c.name for c in OP.candidates if c.launches[0].kernel.language == "triton" and c.workspace != "0"])
+def test_partials_lie_in_the_workspace(name):
+    (c,) = (c for c in OP.candidates if c.name == name)
+    call = env(c.targets[0], name.split("_")[0], 5, 24, 2051)
+    splits = next(int(parse(a.value)(call)) for a in c.launches[0].kernel.args if a.name == "splits")
+    for x in c.launches:
+        offsets = [int(parse(a.offset)(call)) for a in x.kernel.args if a.value == "workspace"]
+        assert offsets == [0, 5 * 24 * splits * 512 * 2]
+    assert int(parse(c.workspace)(call)) == 5 * 24 * splits * (512 * 2 + 2 * 4)
