@@ -55,6 +55,7 @@ def main() -> None:
         for d in (512, 576):
             for precision in ("fast", "exact", "high"):
                 attention(64, d, FP8, precision, options.tokens)
+                attention(64, d, FP8, precision, 7)  # in parts
     if "triton" in only:
         for d in (512, 576):
             attention(17, d, FP8, "high", 3)
