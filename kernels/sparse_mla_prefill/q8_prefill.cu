@@ -210,7 +210,7 @@ struct ValueWarpgroup : Ring {
 
   // The stage is free: V is in registers, P multiplied, the factors applied.
   __device__ __forceinline__ void release(Stage stage) const {
-    mbarrier::arrive_for_warp(smem + plan::kKeysEmpty + 8 * stage.slot);
+    mbarrier::arrive_for_warp(smem + plan::kKeysEmpty + 8 * stage.slot, lane() == 0);
   }
 
   __device__ __forceinline__ void run() const {
@@ -242,7 +242,7 @@ struct ValueWarpgroup : Ring {
       // Every score of the unit is there, so its Q is not wanted any more.
       const u32 buffer = ordinal % plan::kQueryBuffers;
       store_output(total, unit_index, smem + plan::kQuery + buffer * plan::kRowBlock + ((threadIdx.x >> 5) & 7) * 4096, args);
-      mbarrier::arrive_for_warp(smem + plan::kQueryEmpty + 8 * buffer);
+      mbarrier::arrive_for_warp(smem + plan::kQueryEmpty + 8 * buffer, lane() == 0);
       ++ordinal;
       if (flags & kLastOfCta) break;
       clear(total);

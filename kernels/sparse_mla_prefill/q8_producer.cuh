@@ -145,7 +145,7 @@ struct Producer {
             shared::store(smem + plan::kBlockFlags + 16 * slot, flags);
           }
         }
-        mbarrier::arrive_for_warp(smem + plan::kKeysFull + 8 * slot);
+        mbarrier::arrive_for_warp(smem + plan::kKeysFull + 8 * slot, lane_index() == 0);
         load_rows(index, smem + plan::kKeysValues + slot * plan::kRowBlock);
         cp_async::arrive_when_landed(smem + plan::kKeysFull + 8 * slot);
       }

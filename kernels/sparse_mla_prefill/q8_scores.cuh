@@ -265,7 +265,7 @@ struct ScoreWarp {
       rows.reset();
     }
     shared::fence_async_proxy();  // P is read by wgmma
-    mbarrier::arrive_for_warp(smem + plan::kProbabilityFull + 8 * slot);
+    mbarrier::arrive_for_warp(smem + plan::kProbabilityFull + 8 * slot, (g | t) == 0);
   }
 };
 

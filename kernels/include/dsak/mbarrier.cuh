@@ -26,11 +26,10 @@ __device__ __forceinline__ void arrive(u32 barrier) {
 #endif
 constexpr u32 kArrivalsPerWarp = DSAK_EVERY_LANE ? 32 : 1;
 
-__device__ __forceinline__ void arrive_for_warp(u32 barrier) {
-  u32 lane;
-  asm volatile("mov.u32 %0, %%laneid;" : "=r"(lane));
+// `one` is true in one lane.
+__device__ __forceinline__ void arrive_for_warp(u32 barrier, bool one) {
   __syncwarp();
-  if (DSAK_EVERY_LANE || lane == 0) arrive(barrier);
+  if (DSAK_EVERY_LANE || one) arrive(barrier);
 }
 
 __device__ __forceinline__ bool try_wait(u32 barrier, u32 parity) {
