@@ -1,6 +1,6 @@
 """Kernel rates on this GPU, through the installed wheels: medians of device time, rotating inputs, beside the card's ceilings.
 
-    python benchmarks/rates.py [--only q8,bf16,triton,helpers] [--json FILE]
+    python benchmarks/rates.py [--only q8,bf16,triton,decode,helpers] [--json FILE]
 
 TFLOP/s counts 2 * T * H * topk * (D + 512) / time; GB/s counts bytes read plus bytes written. Needs torch for inputs and events.
 """
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import functools
+import itertools
 import json
 import statistics
 from collections.abc import Callable
@@ -29,6 +30,7 @@ Q8_SHAPES = [  # s_kv, H, D, topk, T
     (8192, 64, 512, 512, 4096),
 ]
 BF16_SHAPES = [(32768, 64, 576, 2048, 4096), (32768, 64, 512, 2176, 4096), (32768, 16, 576, 2048, 4096)]
+DECODE_SHAPES = [(65536, 16, 512, 2112), (65536, 16, 576, 2048), (65536, 64, 512, 2112), (65536, 64, 576, 2048)]  # s_kv, H, D, topk
 TRITON_SHAPES = [(32768, 16, 576, 2048, 4096), (32768, 16, 512, 2176, 4096)]
 
 
@@ -86,6 +88,18 @@ def attention(shape: tuple[int, int, int, int, int], dtype: torch.dtype, variant
     return rows
 
 
+def decode(shape: tuple[int, int, int, int], tokens: int, dtype: torch.dtype) -> dict[str, object]:
+    """One decode call out of a graph of many, over several index sets; GB/s counts the selected rows."""
+    s_kv, heads, d, topk = shape
+    sets = [attention_inputs(s_kv, heads, d, topk, tokens, dtype) for _ in range(4)]
+    turn = itertools.cycle(sets)
+    us = graph_us(lambda: dsa_kernels.sparse_mla_decode(sm_scale=SM_SCALE, **next(turn)))
+    gbytes = tokens * topk * d * dtype.itemsize / us / 1e3
+    kind = str(dtype)[6:]
+    print(f"sparse_mla_decode {kind:16s} T={tokens:4d} H={heads:3d} D={d} topk={topk:4d} {us:9.2f} us {gbytes:8.0f} GB/s", flush=True)
+    return {"op": "sparse_mla_decode", "dtype": kind, "shape": [*shape, tokens], "us": us, "gbytes": gbytes}
+
+
 def ceilings() -> list[dict[str, object]]:
     n = 8192
     a, b = (torch.randn(n, n, device="cuda", dtype=torch.bfloat16) for _ in range(2))
@@ -134,7 +148,7 @@ def helpers() -> list[dict[str, object]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", default="ceilings,q8,bf16,triton,helpers")
+    parser.add_argument("--only", default="ceilings,q8,bf16,triton,decode,helpers")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     only = options.only.split(",")
@@ -154,6 +168,9 @@ def main() -> None:
     if "triton" in only:
         for shape in TRITON_SHAPES:
             rows += attention(shape, FP8, {"high": {}, "exact": {"precision": "exact"}})
+    if "decode" in only:
+        rows += [decode(shape, tokens, FP8) for shape in DECODE_SHAPES for tokens in (1, 8, 64, 256)]
+        rows += [decode(DECODE_SHAPES[1], tokens, torch.bfloat16) for tokens in (1, 64)]
     if "helpers" in only:
         rows += helpers()
     if options.json:

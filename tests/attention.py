@@ -1,4 +1,4 @@
-"""Inputs of sparse_mla_prefill that show faults, and what the output must be: shared by the GPU tests of its kernels."""
+"""Inputs of the sparse MLA ops that show faults, and what the output must be: shared by the GPU tests of their kernels."""
 
 import importlib.util
 import math
@@ -43,6 +43,7 @@ class Case:
         precision=None,
         scale=None,
         device="cuda",
+        op="sparse_mla_prefill",
     ):
         g = torch.Generator(device).manual_seed(seed)
 
@@ -51,6 +52,7 @@ class Case:
         def normal(*shape, mean=0.0):
             return (torch.randn(shape, generator=g, device=device) * std + mean).to(dtype)
 
+        self.op, self.workspace = op, None
         self.H, self.D, self.scale = H, D, D**-0.5 if scale is None else scale
         self.precision = precision
         self.q_scale = self.kv_scale = None
@@ -86,7 +88,8 @@ class Case:
     def run(self):
         self.poison()
         outputs = {"out": self.out, "max_logits": self.max_logits, "lse": self.lse}
-        dsa_kernels.sparse_mla_prefill(**self.inputs(), precision=self.precision, **outputs)
+        scratch = {} if self.workspace is None else {"workspace": self.workspace}
+        getattr(dsa_kernels, self.op)(**self.inputs(), precision=self.precision, **outputs, **scratch)
         torch.cuda.synchronize()
         return self
 

@@ -2,7 +2,8 @@
 
 Needs TRITON_INTERPRET=1 before the first import of triton. The interpreter's float conversions are replaced: its own round ties
 away from zero, truncate float32 to bfloat16 and overflow FP8 mantissas, while the hardware rounds to nearest even; torch does too.
-Inline PTX it cannot run at all; the one form that kernels use, two bytes chosen and widened, is carried out here.
+Its dot is replaced as well: it takes bfloat16 for integers. Inline PTX it cannot run at all; the one form that kernels use, two
+bytes chosen and widened, is carried out here.
 """
 
 from __future__ import annotations
@@ -66,7 +67,14 @@ def _inline_asm(self: Any, asm: str, constraints: str, values: Any, types: Any, 
     return _Results(interpreter.TensorHandle(halves.reshape(values[0].data.shape), tl.float16))
 
 
+def _dot(self: Any, a: Any, b: Any, d: Any, precision: Any, imprecise: Any) -> Any:
+    """Products of narrow floats in float32, where they are exact; the interpreter multiplies the bits of bfloat16 as integers."""
+    x, y = (_convert(v.data, v.dtype.scalar, tl.float32).view(np.float32) for v in (a, b))
+    return interpreter.TensorHandle(np.matmul(x, y) + d.data, d.dtype.scalar)
+
+
 interpreter._convert_float = _convert
+interpreter.InterpreterBuilder.create_dot = _dot
 interpreter.InterpreterBuilder.create_inline_asm = _inline_asm
 
 
@@ -125,6 +133,8 @@ def call(name: str, target: str = "sm90", **given: Any) -> str:
             break
     else:
         raise AssertionError(f"no Triton candidate of {op_.name} for {target} serves the call")
+    if scratch := int(parse(c.workspace)(env)):
+        given["workspace"] = torch.full((scratch,), 0xFF, dtype=torch.uint8)  # NaN in every float type
     for launch in c.launches:
         kernel = launch.kernel
         module = load(registry.KERNELS / op_.name / kernel.source, registry.KERNELS / "include")

@@ -150,15 +150,19 @@ TOLERANCE = {"fast": 4e-2, "exact": 4e-2, "high": 4e-3}
 """Norm of the difference over the norm of the reference, per precision level."""
 
 
-def prefill(target, q, kv, indices, *, precision="high", statistics=True, **options):
+def attend(op, target, q, kv, indices, *, precision="high", statistics=True, **options):
+    """Outputs of ``op`` and of the oracle, and the name of the candidate that served."""
     tokens, heads = q.shape[:2]
     out = dirty(tokens, heads, 512, dtype=torch.bfloat16)
     top, lse = ((dirty(tokens, heads, dtype=torch.float32) if statistics else None) for _ in range(2))
     given = {"q": q, "kv": kv, "indices": indices, "sm_scale": options.pop("sm_scale", 0.0625), "precision": precision, **options}
-    interpreted.call("sparse_mla_prefill", target, **given, out=out, max_logits=top, lse=lse)
+    name = interpreted.call(op, target, **given, out=out, max_logits=top, lse=lse)
     given.pop("precision")
-    wanted = interpreted.reference("sparse_mla_prefill").reference(**given)
-    return (out, top, lse), wanted
+    return (out, top, lse), interpreted.reference(op).reference(**given), name
+
+
+def prefill(target, *args, **options):
+    return attend("sparse_mla_prefill", target, *args, **options)[:2]
 
 
 def agree(found, wanted, precision="high"):

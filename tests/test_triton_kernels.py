@@ -1,4 +1,4 @@
-"""The Triton kernels agree with their references, through Triton's interpreter: the cases are in interpreter_cases.py.
+"""The Triton kernels agree with their references, through Triton's interpreter: the cases are in interpreter_*.py.
 
 They run in a process of their own, because triton decides at its import whether functions are interpreted.
 """
@@ -15,8 +15,9 @@ pytest.importorskip("torch")
 HERE = Path(__file__).parent
 
 
-def test_kernels_agree_with_their_references():
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-p", "no:xdist", str(HERE / "interpreter_cases.py")]
+@pytest.mark.parametrize("cases", ["interpreter_cases.py", "interpreter_decode.py"])
+def test_kernels_agree_with_their_references(cases):
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-p", "no:xdist", str(HERE / cases)]
     env = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": os.pathsep.join((str(HERE), str(HERE.parent)))}
     done = subprocess.run(command, env=env, capture_output=True, text=True, cwd=HERE.parent)
     assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-2000:]

@@ -1,77 +1,12 @@
-"""Sparse MLA over FP8 rows on SM90, for few heads: wgmma with swapped operands, in one pass.
+"""Sparse MLA over FP8 rows on SM90, for few heads, in one pass: one program serves BLOCK_H heads of one token.
 
-wgmma wants 64 rows in M. With fewer heads than that, keys (and, for the output, row elements) take M and heads take N:
-
-    S^T [64 keys, 16 heads] = K Q^T          O^T [512, 16 heads] += K[:, :512]^T P^T
-
-so 16 heads waste nothing. Products are float16 with float32 sums, which is exact for e4m3 and does not truncate like FP8 wgmma;
-P is carried as float16, 2^15 times its value. Every precision level is therefore served at the accuracy of 16-bit weights.
-
-Rows are gathered as 16-bit pairs of e4m3, since only 16-bit elements can be transposed on the way out of shared memory: the low
-bytes of a tile are its even columns, the high bytes its odd ones, and both become float16 operands in registers:
-
-    K pairs [64, 64] ──ldmatrix──> even, odd [64, 64] f16 ──> S^T += even Q_even^T + odd Q_odd^T            (4 tiles, and rope)
-    K pairs [64, 64] ──ldmatrix.trans──> even^T, odd^T ──> O_even^T += even^T P^T, O_odd^T += odd^T P^T     (4 tiles)
-
-The second pass reads the rows again, from L1: keeping them would need 64 more registers a thread. 128 threads of at most 168
-registers and 26 KiB of shared memory make three programs an SM, which cover each other's gathers. Invalid columns are
-predicated off in both passes and masked to -inf.
+The loop is the one of include/dsak_rows_sm90.py.
 """
 
 import triton
 import triton.language as tl
-from fp8_common import NO_LOGIT, reciprocal, row_length, scales, store_statistics
-
-P_BITS = tl.constexpr(15.0)
-
-
-def _unpack(first: int, second: int) -> str:
-    """PTX that widens two bytes of two packed pairs; left to itself the compiler takes some eight instructions more."""
-    return f"""{{
-        .reg .b32 chosen;
-        .reg .b16 two, rest;
-        prmt.b32 chosen, $1, 0, 0x44{second}{first};
-        mov.b32 {{two, rest}}, chosen;
-        cvt.rn.f16x2.e4m3x2 $0, two;
-    }}"""
-
-
-EVEN = tl.constexpr(_unpack(0, 2))
-ODD = tl.constexpr(_unpack(1, 3))
-
-
-@triton.jit
-def even(x):
-    """The low e4m3 of each pair, as float16."""
-    return tl.inline_asm_elementwise(EVEN, "=r,r", [x], dtype=tl.float16, is_pure=True, pack=2)
-
-
-@triton.jit
-def odd(x):
-    """The high e4m3 of each pair, as float16."""
-    return tl.inline_asm_elementwise(ODD, "=r,r", [x], dtype=tl.float16, is_pure=True, pack=2)
-
-
-@triton.jit
-def score(s, row, at, valid, q):
-    """s plus the products of a tile of pairs of the selected rows with q [pairs, heads]."""
-    k = tl.load(row + at, mask=valid, other=0, eviction_policy="evict_last")
-    s = tl.dot(even(k), even(q), s)
-    return tl.dot(odd(k), odd(q), s)
-
-
-@triton.jit
-def weigh(acc_even, acc_odd, row, at, valid, p, shrink):
-    """The accumulators of a tile, shrunk, plus the rows weighted with p [keys, heads]."""
-    v = tl.load(row + at, mask=valid, other=0, eviction_policy="evict_first").T
-    return tl.dot(even(v), p, acc_even * shrink), tl.dot(odd(v), p, acc_odd * shrink)
-
-
-@triton.jit
-def store_tile(to, acc_even, acc_odd, factor, live):
-    """Store a tile of outputs [heads, 128]."""
-    o = tl.interleave(acc_even.T, acc_odd.T) * factor[:, None]
-    tl.store(to + tl.arange(0, 128)[None, :], o.to(tl.bfloat16), mask=live[:, None])
+from dsak_rows_sm90 import P_BITS, attend, load_queries, store_values
+from dsak_softmax import reciprocal, row_length, scales, store_statistics
 
 
 @triton.jit
@@ -115,54 +50,11 @@ def fp8_prefill_sm90(
     h = (tl.program_id(0) % tiles) * BLOCK_H + tl.arange(0, BLOCK_H)
     live = h < H
     head = h.to(tl.int64)[:, None]
-    pairs: tl.constexpr = tl.pointer_type(tl.int16)
-    d = tl.arange(0, 64)[None, :]
-    q_row = q.to(pairs) + t * (q_s0 // 2) + head * (q_s1 // 2)
-    q0 = tl.load(q_row + d, mask=live[:, None], other=0).T
-    q1 = tl.load(q_row + 64 + d, mask=live[:, None], other=0).T
-    q2 = tl.load(q_row + 128 + d, mask=live[:, None], other=0).T
-    q3 = tl.load(q_row + 192 + d, mask=live[:, None], other=0).T
-    if ROPE > 0:
-        r = tl.arange(0, ROPE // 2)[None, :]
-        rope_row = q_rope.to(pairs) + t * (q_rope_s0 // 2) + head * (q_rope_s1 // 2)
-        qr = tl.load(rope_row + r, mask=live[:, None], other=0).T
+    queries = load_queries(q + t * q_s0, q_s1, q_rope + t * q_rope_s0, q_rope_s1, head, live, ROPE)
     to_log2, kv_factor = scales(q_scale, kv_scale, sm_scale, has_q_scale, has_kv_scale)
     length = row_length(topk_length, t, topk, has_length)
-
-    top = tl.full([BLOCK_H], NO_LOGIT, tl.float32)
-    total = tl.zeros([BLOCK_H], tl.float32)
-    zero = tl.zeros([64, BLOCK_H], tl.float32)
-    e0, o0, e1, o1, e2, o2, e3, o3 = zero, zero, zero, zero, zero, zero, zero, zero
-    for start in range(0, length, BLOCK_N):
-        column = start + tl.arange(0, BLOCK_N)
-        index = tl.load(indices + t * indices_s0 + column, mask=column < length, other=-1)
-        valid = ((index >= 0) & (index < s_kv))[:, None]
-        row = kv.to(pairs) + index.to(tl.int64)[:, None] * (kv_s0 // 2)
-        s = tl.zeros([BLOCK_N, BLOCK_H], tl.float32)
-        s = score(s, row, d, valid, q0)
-        s = score(s, row, 64 + d, valid, q1)
-        s = score(s, row, 128 + d, valid, q2)
-        s = score(s, row, 192 + d, valid, q3)
-        if ROPE > 0:
-            s = score(s, row, 256 + r, valid, qr)
-        s = tl.where(valid, s * to_log2, -float("inf"))
-
-        higher = tl.maximum(top, tl.max(s, 0))
-        shrink = tl.exp2(top - higher)
-        p = tl.exp2(s - (higher - P_BITS)[None, :])
-        total = total * shrink + tl.sum(p, 0)
-        p = p.to(tl.float16)
-        shrink = shrink[None, :]
-        e0, o0 = weigh(e0, o0, row, d, valid, p, shrink)
-        e1, o1 = weigh(e1, o1, row, 64 + d, valid, p, shrink)
-        e2, o2 = weigh(e2, o2, row, 128 + d, valid, p, shrink)
-        e3, o3 = weigh(e3, o3, row, 192 + d, valid, p, shrink)
-        top = higher
+    top, total, values = attend(queries, kv, kv_s0, indices + t * indices_s0, 0, length, s_kv, to_log2, BLOCK_N, ROPE)
 
     factor = kv_factor * reciprocal(top, total, attn_sink, h, H * has_sink, P_BITS)
-    to = out + t * out_s0 + head * out_s1
-    store_tile(to, e0, o0, factor, live)
-    store_tile(to + 128, e1, o1, factor, live)
-    store_tile(to + 256, e2, o2, factor, live)
-    store_tile(to + 384, e3, o3, factor, live)
+    store_values(out + t * out_s0 + head * out_s1, values, factor, live)
     store_statistics(max_logits, lse, t * H + h, top, total, h < H * has_max_logits, h < H * has_lse, P_BITS)

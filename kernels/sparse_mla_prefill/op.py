@@ -1,57 +1,17 @@
-"""sparse_mla_prefill: declaration. The candidates stand in one file per kernel."""
+"""sparse_mla_prefill: declaration. What it computes stands in include/sparse_mla.py, the candidates in one file per kernel."""
 
 from aot.registry import sibling
-from aot.spec import Op, Rule, Scalar, Tensor
+from aot.spec import Op
+
+shared = sibling(__file__, "../include/sparse_mla")
 
 OP = Op(
     name="sparse_mla_prefill",
-    doc="""Multi-query attention over the latent rows that an index list selects for each token (DeepSeek Sparse Attention).
+    doc=f"""Multi-query attention over the latent rows that an index list selects for each token (DeepSeek Sparse Attention).
 
-    With s = q_scale * kv_scale * sm_scale, for every token t and head h, over the valid columns c of ``indices[t]``:
-    logit[c] = s * <q[t, h], kv[indices[t, c]]>, P = softmax(logit), out[t, h] = kv_scale * sum_c P[c] * kv[indices[t, c], :512].
-    Keys and values are the same rows: a value is the first 512 elements. A column is valid iff 0 <= index < s_kv and
-    c < topk_length[t]; other columns are never read, and repeated indices count as often as they appear. A token with no valid
-    column gets out 0, max_logits -inf, lse +inf. ``lse`` (natural log of the sum of exponentials) and ``max_logits`` are in
-    natural units and do not include the sink, which adds exp(attn_sink[h]) to the softmax denominator of ``out`` alone.
-
-    Precision, for FP8 inputs: ``fast`` rounds P to one e4m3 term and lets the matrix units keep short sums; ``exact`` moves sums to
-    float32, so that rows with a common mean come out right; ``high`` carries P as two e4m3 terms, the accuracy of a BF16 kernel.
-    BF16 inputs are served at the same accuracy whatever the level.
-    """,
-    params=(
-        Tensor("q", "fp8|bf16", "T H Dq", "absorbed queries: 512 latent elements, and the 64 rope ones unless q_rope has them"),
-        Tensor("kv", "fp8|bf16", "s_kv D", "latent rows of 512 or 576 elements: a ragged buffer or a paged pool in place"),
-        Tensor("indices", "i32", "T topk", "selected rows of kv; anything outside 0..s_kv-1 is masked", align=4),
-        Scalar("sm_scale", "f32", "softmax scale in natural units"),
-        Tensor("q_rope", "fp8|bf16", "T H R", "rope part of the queries, R = 64, where it is a tensor of its own", optional=True),
-        Tensor("topk_length", "i32", "T", "valid columns of each row, clamped to 0..topk", optional=True, layout="contiguous", align=4),
-        Tensor("attn_sink", "f32", "H", "logit of an extra key without value, one per head", optional=True, layout="contiguous", align=4),
-        Tensor("q_scale", "f32", "1", "scale of q; absent is 1", optional=True, layout="contiguous", align=4),
-        Tensor("kv_scale", "f32", "1", "scale of kv; absent is 1", optional=True, layout="contiguous", align=4),
-        Scalar(
-            "precision",
-            "choice",
-            "accuracy of FP8 attention weights",
-            default="'high' if H < 64 else 'exact'",
-            choices=("fast", "exact", "high"),
-        ),
-        Tensor("out", "bf16", "T H 512", "attention output", output=True),
-        Tensor("max_logits", "f32", "T H", "largest logit", optional=True, output=True, layout="contiguous", align=4),
-        Tensor("lse", "f32", "T H", "log-sum-exp of the logits", optional=True, output=True, layout="contiguous", align=4),
-    ),
-    rules=(
-        Rule("H >= 1 and H <= 128", "1 <= H <= 128", "split the heads over ranks"),
-        Rule("sm_scale > -1e30 and sm_scale < 1e30", "a finite sm_scale", "pass the softmax scale in natural units, such as 0.0625"),
-        Rule("topk >= 1", "topk >= 1", "pass at least one column, -1 where nothing is selected"),
-        Rule("D in (512, 576)", "kv rows of 512 or 576 elements", "dequantise packed rows first (gather_requant_kv)"),
-        Rule(
-            "Dq == D if not has(q_rope) else (Dq == 512 and D == 576 and R == 64)",
-            "q as wide as kv, or q of width 512 with q_rope of width 64 on 576-wide rows",
-            "pass the rope part once: inside q or as q_rope",
-        ),
-        Rule("q.dtype == kv.dtype", "q and kv of one dtype", "cast q with concat_cast_q, or kv with gather_cast_kv"),
-        Rule("not has(q_rope) or q_rope.dtype == q.dtype", "q_rope of q's dtype", "cast both parts alike"),
-    ),
+{shared.SEMANTICS}""",
+    params=shared.PARAMS,
+    rules=shared.RULES,
     candidates=(
         *sibling(__file__, "q8_candidates").candidates(),
         *sibling(__file__, "fp8_candidates").candidates(),

@@ -1,4 +1,4 @@
-"""What the FP8 Triton kernels share: scales, lengths, the softmax's ends.
+"""What the Triton attention kernels share: scales, lengths, the softmax's ends.
 
 Logits are kept in base 2 (scaled by log2 e), P at 2^p_bits times its value; the sums carry the same power, so it cancels in the output.
 """

@@ -1,0 +1,135 @@
+"""The Triton kernels: every head count, FP8 and BF16 rows, on every target. One launch that stores, or partials and their combination.
+
+How many splits a token's list is cut into is worked out for each call, so that the programs of all tokens come close to what the
+chip holds at once (``slots`` a unit): fewer leave units idle, more only add partials to write and read. A split is at least
+``least`` columns long, below which its fixed cost (indices, then rows: two trips to memory) outweighs its work, and there are at
+most 64 of them, which keeps the combination a matter of microseconds. topk_length is on the device and does not enter; a program
+works out its share from the length that it finds.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from aot.registry import sibling
+from aot.spec import Candidate, Kernel, Launch, i32, i64, ptr
+
+shared = sibling(__file__, "../include/sparse_mla")
+
+
+@dataclass(frozen=True)
+class Tile:
+    """How a target runs a kernel: heads and keys of a program, warps that a unit (SM or CU) holds, the shortest split.
+
+    ``narrow`` are options that differ for rows of 512. ``pv`` says which PV product serves each precision level; "" where there is
+    one for all.
+    """
+
+    source: str
+    keys: int
+    warps: int
+    options: Mapping[str, int]
+    promise: str
+    pv: Mapping[str, str]
+    narrow: Mapping[str, int] = field(default_factory=dict)
+    heads: int = 16
+    least: int = 64
+    xcds: int = 8
+
+    def chosen(self, rope: bool) -> dict[str, int]:
+        return {**self.options, **({} if rope else self.narrow)}
+
+    def splits(self, rope: bool) -> str:
+        """The number of splits, an expression over the call."""
+        slots = self.warps // self.chosen(rope)["num_warps"]
+        return f"max(1, min(64, cdiv(topk, {self.least}), {slots} * sm_count // max(1, T * cdiv(H, {self.heads}))))"
+
+
+LEVELS = ("fast", "exact", "high")
+ANY = dict.fromkeys(LEVELS, "")
+ONE = dict.fromkeys(LEVELS, "one")
+TERMS = {"fast": "one", "exact": "one", "high": "two"}
+AMD = {"num_warps": 2, "num_stages": 1, "waves_per_eu": 2}
+SM90 = {"num_warps": 4, "num_stages": 1}
+TILES = {
+    ("sm90", "fp8"): Tile("fp8_decode_sm90", 64, 12, {**SM90, "maxnreg": 168}, r"HGMMA\.64x16x16\.F32", ANY),
+    ("sm90", "bf16"): Tile("decode", 32, 8, SM90, r"HMMA\.16816\.F32\.BF16", ONE, xcds=1),
+    ("gfx942", "fp8"): Tile("decode", 32, 8, {**AMD, "kpack": 2}, "v_mfma_f32_16x16x32_fp8_fp8", TERMS, narrow={"num_warps": 4}),
+    ("gfx942", "bf16"): Tile("decode", 16, 8, {**AMD, "num_warps": 4}, "v_mfma_f32_16x16x16_bf16", ONE),
+    ("gfx950", "fp8"): Tile("decode", 32, 8, AMD, "v_mfma_f32_16x16x128_f8f6f4", TERMS),
+    ("gfx950", "bf16"): Tile("decode", 16, 8, AMD, "v_mfma_f32_16x16x32_bf16", ONE),
+}
+
+
+def workspace(splits: str) -> tuple[str, str]:
+    """Where the partial statistics start, and the bytes of the workspace: 512 elements of two bytes and two floats a partial."""
+    return f"T * H * ({splits}) * 1024", f"T * H * ({splits}) * 1032"
+
+
+def attention(tile: Tile, dtype: str, rope: bool, pv: str, q_rope: str, splits: str) -> Kernel:
+    return Kernel(
+        language="triton",
+        source=f"{tile.source}.py",
+        entry=tile.source,
+        args=(
+            *shared.arguments(dtype, q_rope),
+            ptr("partial", of="workspace"),
+            ptr("partial_statistics", of="workspace", offset=workspace(splits)[0]),
+            i32("splits", splits),
+        ),
+        constants={
+            "ROPE": 64 if rope else 0,
+            "BLOCK_H": tile.heads,
+            "BLOCK_N": tile.keys,
+            **({"PV": pv, "XCDS": tile.xcds} if pv else {}),
+        },
+        options=tile.chosen(rope),
+        promises=(tile.promise,),
+    )
+
+
+def combination(dtype: str, splits: str) -> Kernel:
+    return Kernel(
+        language="triton",
+        source="combine.py",
+        entry="combine",
+        args=(
+            ptr("partial", of="workspace"),
+            ptr("partial_statistics", of="workspace", offset=workspace(splits)[0]),
+            i32("splits", splits),
+            ptr("attn_sink"),
+            ptr("kv_scale"),
+            ptr("out"),
+            i64("out_s0", "out.s0", multiple=8),
+            i64("out_s1", "out.s1", multiple=8),
+            ptr("max_logits"),
+            ptr("lse"),
+            i32("H"),
+            i32("has_sink", "has(attn_sink)"),
+            i32("has_kv_scale", "has(kv_scale)"),
+            i32("has_max_logits", "has(max_logits)"),
+            i32("has_lse", "has(lse)"),
+        ),
+        constants={"BLOCK_S": 16, "BLOCK_D": 256, "O_TYPE": "f16" if dtype == "fp8" else "bf16"},
+        options={"num_warps": 4},
+    )
+
+
+def candidates() -> tuple[Candidate, ...]:
+    """Two candidates per target, dtype, PV product and place of the rope part: one launch where one split suffices, else two."""
+    found = []
+    for (target, dtype), tile in TILES.items():
+        for pv in dict.fromkeys(tile.pv.values()):
+            levels = ", ".join(f"'{level}'" for level, product in tile.pv.items() if product == pv)
+            for name, rope, q_rope, place in shared.PLACES:
+                splits = tile.splits(rope)
+                made = attention(tile, dtype, rope, pv, q_rope, splits)
+                grid = f"T * cdiv(H, {tile.heads})"
+                first = Launch(made, (f"{grid} * ({splits})", 1, 1))
+                second = Launch(combination(dtype, splits), ("T * H * 2", 1, 1))
+                when = f"{place} and precision in ({levels},)"
+                words = "_".join((dtype, target, name, *([pv] if len(set(tile.pv.values())) > 1 else [])))
+                found += [
+                    Candidate(f"{words}_direct", (target,), f"{when} and ({splits}) == 1", (first,)),
+                    Candidate(f"{words}_split", (target,), when, (first, second), workspace(splits)[1]),
+                ]
+    return tuple(found)
