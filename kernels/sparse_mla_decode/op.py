@@ -12,5 +12,8 @@ OP = Op(
 {shared.SEMANTICS}""",
     params=shared.PARAMS,
     rules=shared.RULES,
-    candidates=(*sibling(__file__, "triton_candidates").candidates(),),
+    candidates=(
+        *sibling(__file__, "low_candidates").candidates(),
+        *sibling(__file__, "triton_candidates").candidates(),
+    ),
 )

@@ -14,6 +14,7 @@ OP = Op(
     rules=shared.RULES,
     candidates=(
         *sibling(__file__, "q8_candidates").candidates(),
+        *sibling(__file__, "low_candidates").candidates(),
         *sibling(__file__, "fp8_candidates").candidates(),
         *sibling(__file__, "bf16_candidates").candidates(),
     ),

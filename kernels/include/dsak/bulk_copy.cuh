@@ -16,7 +16,8 @@ __device__ __forceinline__ u64 evict_last_policy() {
 template <u32 bytes>
 __device__ __forceinline__ void copy(u32 destination, const void* source, u32 barrier, u64 policy) {
   asm volatile(
-      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::"r"(destination),
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::"r"(
+          destination),
       "l"(source), "n"(bytes), "r"(barrier), "l"(policy)
       : "memory");
 }

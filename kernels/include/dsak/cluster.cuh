@@ -30,13 +30,13 @@ __device__ __forceinline__ u32 map(u32 address, u32 rank) {
 
 // Stores to a mapped address; the bytes are counted on the mapped barrier of the same CTA.
 __device__ __forceinline__ void store_async(u32 address, u32 x, u32 y, u32 barrier) {
-  asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.b32 [%0], {%1, %2}, [%3];" ::"r"(address), "r"(x), "r"(y),
-               "r"(barrier)
+  asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.b32 [%0], {%1, %2}, [%3];" ::"r"(address), "r"(x),
+               "r"(y), "r"(barrier)
                : "memory");
 }
 __device__ __forceinline__ void store_async(u32 address, u32 x, u32 y, u32 z, u32 w, u32 barrier) {
-  asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(address), "r"(x),
-               "r"(y), "r"(z), "r"(w), "r"(barrier)
+  asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(address),
+               "r"(x), "r"(y), "r"(z), "r"(w), "r"(barrier)
                : "memory");
 }
 

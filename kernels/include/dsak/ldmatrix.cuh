@@ -27,11 +27,12 @@ __device__ __forceinline__ void stmatrix_trans(const u32 (&r)[1], u32 row_addres
   asm volatile("stmatrix.sync.aligned.m8n8.x1.trans.shared.b16 [%0], {%1};" ::"r"(row_address), "r"(r[0]) : "memory");
 }
 __device__ __forceinline__ void stmatrix_trans(const u32 (&r)[2], u32 row_address) {
-  asm volatile("stmatrix.sync.aligned.m8n8.x2.trans.shared.b16 [%0], {%1, %2};" ::"r"(row_address), "r"(r[0]), "r"(r[1]) : "memory");
+  asm volatile("stmatrix.sync.aligned.m8n8.x2.trans.shared.b16 [%0], {%1, %2};" ::"r"(row_address), "r"(r[0]), "r"(r[1])
+               : "memory");
 }
 __device__ __forceinline__ void stmatrix_trans(const u32 (&r)[4], u32 row_address) {
-  asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(row_address), "r"(r[0]), "r"(r[1]),
-               "r"(r[2]), "r"(r[3])
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(row_address), "r"(r[0]),
+               "r"(r[1]), "r"(r[2]), "r"(r[3])
                : "memory");
 }
 

@@ -1,8 +1,9 @@
 // Partial results of a cluster, combined through distributed shared memory: no workspace, no second launch, no atomics, and the
 // same order of additions every time.
 //
-// CTA r owns columns r * 512 / splits ... of the output. Every CTA pushes its partial output, divided by its own sum, as halves into
-// the owners' stages (all idle after the cluster barrier), and its statistics to all of them; bytes are counted on one mbarrier.
+// CTA r owns columns r * 512 / splits ... of the output. Every CTA pushes its partial output, divided by its own sum, as halves
+// into the owners' stages (all idle after the cluster barrier), and its statistics to all of them; bytes are counted on one
+// mbarrier.
 #pragma once
 
 #include "dsak/cluster.cuh"
@@ -34,8 +35,8 @@ struct Combine {
     return smem + plan::kPartialStatistics + (source * kHeads + head) * 16;
   }
 
-  // Swaps own heads with lanes, so that a lane has neighbouring columns of one head: a 4 x 4 transposition over lane bits 2 and 3
-  // (2 x 2 where a thread has two heads only).
+  // Swaps own heads with lanes, so that a lane has neighbouring columns of one head: a 4 x 4 transposition over lane bits 2 and
+  // 3 (2 x 2 where a thread has two heads only).
   __device__ __forceinline__ void transpose(u32 (&words)[kOwn]) const {
 #pragma unroll
     for (u32 i = 0; i < kOwn; i += 2) {
@@ -84,14 +85,16 @@ struct Combine {
         }
       }
     }
-    // Totals are the same in all lanes of equal t and in all warps: warp w sends own heads w, w + 4, ..., lane g to every eighth CTA.
+    // Totals are the same in all lanes of equal t and in all warps: warp w sends own heads w, w + 4, ..., lane g to every
+    // eighth CTA.
     for (u32 owner = g; owner < share.splits; owner += 8) {
       const u32 barrier = cluster::map(smem + plan::kPartials, owner);
 #pragma unroll
       for (u32 i = 0; i < kOwn; ++i)
         if ((i & 3) == warp)
-          cluster::store_async(cluster::map(statistics_place(share.split, head_of(i, t)), owner), __float_as_uint(statistics.sum[i]),
-                               __float_as_uint(frames.of[i]), __float_as_uint(statistics.maximum[i]), 0u, barrier);
+          cluster::store_async(cluster::map(statistics_place(share.split, head_of(i, t)), owner),
+                               __float_as_uint(statistics.sum[i]), __float_as_uint(frames.of[i]),
+                               __float_as_uint(statistics.maximum[i]), 0u, barrier);
     }
   }
 
@@ -136,7 +139,8 @@ struct Combine {
       u32 pairs[4];
 #pragma unroll
       for (u32 k = 0; k < 4; ++k) pairs[k] = to_bf16x2(out[2 * k] * factor, out[2 * k + 1] * factor);
-      bf16_bits* place = args.out + share.token * args.out_stride_t + head * args.out_stride_h + (share.split << log_width()) + column;
+      bf16_bits* place =
+          args.out + share.token * args.out_stride_t + head * args.out_stride_h + (share.split << log_width()) + column;
       *reinterpret_cast<uint4*>(place) = make_uint4(pairs[0], pairs[1], pairs[2], pairs[3]);
       if (share.split == 0 && column == 0) store_logit_statistics(args, share.token, head, sum, frame, maximum);
     }

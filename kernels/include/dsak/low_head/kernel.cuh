@@ -46,8 +46,8 @@ struct Consumer {
 
   // Softmax of a block: P to shared memory, sums to `statistics`; older sums into the frame of the block. Where
   // registers allow it, the first fragments of V are on their way during the barrier.
-  __device__ __forceinline__ void weigh(Output& total, Statistics& statistics, ValueFragments& v, const Scores& logits, Frames& frames,
-                                        u32 values) const {
+  __device__ __forceinline__ void weigh(Output& total, Statistics& statistics, ValueFragments& v, const Scores& logits,
+                                        Frames& frames, u32 values) const {
     statistics.note_maxima(logits);
     float sums[kOwn];
 #pragma unroll 1

@@ -105,8 +105,8 @@ static_assert(kTotal <= 232448, "227 KiB of shared memory per CTA");
 static_assert(kQuery % 128 == 0 && kValid % 8 == 0, "alignment of vector loads");
 }  // namespace plan
 
-// Three CTAs on an SM where shared memory (228 KiB, of which every CTA costs 1 KiB more) and registers allow it: the latencies of
-// one hide behind the other two.
+// Three CTAs on an SM where shared memory (228 KiB, of which every CTA costs 1 KiB more) and registers allow it: the latencies
+// of one hide behind the other two.
 constexpr u32 kCtasPerSm = kHeads <= 16 && 3 * (plan::kTotal + 1024) <= 233472 ? 3 : 2;
 // Frames and the first fragments of V are loaded as soon as they may be where registers allow it.
 constexpr bool kLoadEarly = kHeads <= 16;
@@ -114,7 +114,8 @@ constexpr bool kLoadEarly = kHeads <= 16;
 constexpr u32 kLaunchRegisters = 65536 / (kCtasPerSm * kThreads) / 8 * 8;
 constexpr int kProducerRegisters = kCtasPerSm == 3 ? 24 : 40;
 constexpr int kConsumerRegisters = kCtasPerSm == 3 ? 136 : 216;
-static_assert(kProducerWarps == 4 && kProducerRegisters + kConsumerRegisters <= 2 * kLaunchRegisters, "or setmaxnreg waits for ever");
+static_assert(kProducerWarps == 4 && kProducerRegisters + kConsumerRegisters <= 2 * kLaunchRegisters,
+              "or setmaxnreg waits for ever");
 
 constexpr u32 kSharedBytes = plan::kTotal;
 static_assert(kSharedBytes == DSAK_SHARED && kThreads == DSAK_THREADS, "the declaration has another launch");

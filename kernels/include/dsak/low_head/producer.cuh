@@ -35,7 +35,8 @@ struct Producer {
 
   __device__ __forceinline__ bool valid(i32 index) const { return static_cast<u32>(index) < static_cast<u32>(args.s_kv); }
 
-  __device__ __forceinline__ void copy_rows(BlockIndices indices, u32 valid_low, u32 valid_high, u32 stage, u32 full, u64 policy) const {
+  __device__ __forceinline__ void copy_rows(BlockIndices indices, u32 valid_low, u32 valid_high, u32 stage, u32 full,
+                                            u64 policy) const {
     constexpr u32 kRowsPerWarp = kKeys / kProducerWarps;
     const u32 warp = (threadIdx.x >> 5) - kConsumerThreads / 32, lane = threadIdx.x & 31;
     const u32 row = warp * kRowsPerWarp + (lane & (kRowsPerWarp - 1));

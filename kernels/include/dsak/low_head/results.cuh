@@ -13,7 +13,9 @@ namespace dsak::low_head {
 // Makes the sums and maxima of `statistics` those of all keys of the CTA, in every thread.
 __device__ __forceinline__ void total_statistics(Statistics& statistics, u32 smem, u32 warp, u32 g, u32 t) {
   consumer_barrier();  // the statistics lie over Q, which nobody reads from here on
-  const auto place = [&](u32 kind, u32 w, u32 i) { return smem + plan::kStatistics + 4 * ((kind * 4 + w) * kHeads + head_of(i, t)); };
+  const auto place = [&](u32 kind, u32 w, u32 i) {
+    return smem + plan::kStatistics + 4 * ((kind * 4 + w) * kHeads + head_of(i, t));
+  };
 #pragma unroll
   for (u32 i = 0; i < kOwn; ++i) {
     const float sum = column_sum(statistics.sum[i]), maximum = column_max(statistics.maximum[i]);
@@ -38,9 +40,12 @@ __device__ __forceinline__ float share_of_keys(const Arguments& args, i32 head, 
   return __fdividef(sum, sum + sink);
 }
 
-__device__ __forceinline__ float kv_scale_of(const Arguments& args) { return args.kv_scale != nullptr ? __ldg(args.kv_scale) : 1.f; }
+__device__ __forceinline__ float kv_scale_of(const Arguments& args) {
+  return args.kv_scale != nullptr ? __ldg(args.kv_scale) : 1.f;
+}
 
-__device__ __forceinline__ void store_logit_statistics(const Arguments& args, i32 token, i32 head, float sum, float frame, float maximum) {
+__device__ __forceinline__ void store_logit_statistics(const Arguments& args, i32 token, i32 head, float sum, float frame,
+                                                       float maximum) {
   const i64 place = static_cast<i64>(token) * args.H + head;
   if (args.max_logits != nullptr) args.max_logits[place] = sum > 0.f ? maximum * kLn2 : negative_infinity();
   if (args.lse != nullptr)
@@ -57,8 +62,7 @@ __device__ __forceinline__ void store_results(const Output& total, const Statist
     if (local >= share.heads) continue;
     const i32 head = share.first_head + local;
     const float sum = statistics.sum[i], frame = frames.of[i];
-    const float factor =
-        sum > 0.f ? __fdividef(kv_scale, sum) * share_of_keys(args, head, sum, frame) : 0.f;
+    const float factor = sum > 0.f ? __fdividef(kv_scale, sum) * share_of_keys(args, head, sum, frame) : 0.f;
     bf16_bits* row = args.out + share.token * args.out_stride_t + head * args.out_stride_h + 16 * warp + 2 * g;
 #pragma unroll
     for (u32 c = 0; c < kChunks; ++c) {

@@ -25,9 +25,9 @@ __device__ __forceinline__ void start_query(const Arguments& args, const Share& 
     if (kHeads * kChunks % kConsumerThreads != 0 && x >= kHeads * kChunks) break;
     const bool exists = static_cast<i32>(head) < share.heads;
     const i64 h = share.first_head + (exists ? static_cast<i32>(head) : 0);
-    const u8* source = chunk < kLatent / 16
-                           ? args.q + share.token * args.q_stride_t + h * args.q_stride_h + chunk * 16
-                           : args.q_rope + share.token * args.q_rope_stride_t + h * args.q_rope_stride_h + (chunk * 16 - kLatent);
+    const u8* source = chunk < kLatent / 16 ? args.q + share.token * args.q_stride_t + h * args.q_stride_h + chunk * 16
+                                            : args.q_rope + share.token * args.q_rope_stride_t + h * args.q_rope_stride_h +
+                                                  (chunk * 16 - kLatent);
     cp_async::copy16_or_zero(smem + plan::kQuery + ((chunk * kHeadGroups + (head >> 3)) * 8 + (head & 7)) * 16, source, exists);
   }
 }
@@ -41,17 +41,28 @@ __device__ __forceinline__ void finish_query() {
 // Where this lane's ldmatrix rows of K start in a stage.
 __device__ __forceinline__ u32 key_offset(u32 warp, u32 lane) { return plan::row(16 * warp + (lane & 15)) + (lane >> 4) * 16; }
 
-// `keys` is the stage's address plus key_offset. Two chains, of the even and the odd steps: each one loses half as much to the
-// tensor cores' truncation as one long chain would. `meanwhile` runs while the last products do.
+// Ends a chain: its sum goes to `s`.
+__device__ __forceinline__ void fold(Scores& s, Scores& chain) {
+  wgmma::pin_all(s);
+  wgmma::pin_all(chain);
+#pragma unroll
+  for (u32 i = 0; i < kHeads / 2; ++i) s[i] += chain[i];
+}
+
+// `keys` is the stage's address plus key_offset. The columns are summed in chains of 128, which meet in float32: the shorter a
+// chain, the less it loses to the tensor cores' truncation. Chain 0 runs in `s` itself, the others in spare registers, in turn.
+// `meanwhile` runs while the last products do.
 template <class Meanwhile>
 __device__ __forceinline__ void multiply_keys(Scores& s, u32 keys, u32 smem, const Meanwhile& meanwhile) {
-  constexpr u32 kPairs = kWidth / 64, kBuffers = 3;
-  const u64 query = descriptor::cores(smem + plan::kQuery, kHeadGroups * plan::kCore, plan::kCore);
+  constexpr u32 kPairs = kWidth / 64, kBuffers = 3, kChains = kPairs / 2;  // pairs of steps; the last chain takes the rest
+  constexpr u32 kSpare = kHeads <= 16 ? 2 : 1;
   constexpr u32 kStep = 2 * kHeadGroups * plan::kCore;  // of Q, 32 columns
+  const u64 query = descriptor::cores(smem + plan::kQuery, kHeadGroups * plan::kCore, plan::kCore);
   u32 k[kBuffers][2][4];
-  Scores odd;
+  Scores spare[kSpare];
   wgmma::claim_all(s);
-  wgmma::claim_all(odd);
+#pragma unroll
+  for (u32 i = 0; i < kSpare; ++i) wgmma::claim_all(spare[i]);
   const auto load = [&](u32 pair) {
     ldmatrix_x4(k[pair % kBuffers][0], keys + pair * 64);
     ldmatrix_x4(k[pair % kBuffers][1], keys + pair * 64 + 32);
@@ -60,36 +71,39 @@ __device__ __forceinline__ void multiply_keys(Scores& s, u32 keys, u32 smem, con
   load(1);
 #pragma unroll
   for (u32 pair = 0; pair < kPairs; ++pair) {
+    const u32 chain = pair / 2 < kChains ? pair / 2 : kChains - 1;
+    const bool starts = pair == 2 * chain;
     u32(&now)[2][4] = k[pair % kBuffers];
-    wgmma::fence();
-    if (pair == 0) {
-      wgmma::multiply_narrow<false>(s, now[0], query);
-      wgmma::multiply_narrow<false>(odd, now[1], descriptor::advance(query, kStep));
-    } else {
-      wgmma::multiply_narrow<true>(s, now[0], descriptor::advance(query, 2 * pair * kStep));
-      wgmma::multiply_narrow<true>(odd, now[1], descriptor::advance(query, (2 * pair + 1) * kStep));
+    Scores& sum = chain == 0 ? s : spare[(chain - 1) % kSpare];
+    if (kSpare == 1 && starts && chain >= 2) {
+      wgmma::wait<0>();
+      fold(s, sum);
     }
+    wgmma::fence();
+    if (starts)
+      wgmma::multiply_narrow<false>(sum, now[0], descriptor::advance(query, 2 * pair * kStep));
+    else
+      wgmma::multiply_narrow<true>(sum, now[0], descriptor::advance(query, 2 * pair * kStep));
+    wgmma::multiply_narrow<true>(sum, now[1], descriptor::advance(query, (2 * pair + 1) * kStep));
     wgmma::commit();
+    if (pair > 0) wgmma::wait<1>();  // the products of pair - 1 are done
     if (pair + 2 < kPairs) {
       if (pair > 0) {
-        wgmma::wait<1>();  // the products of pair - 1 have read the buffer that is loaded next
         wgmma::pin_operand(k[(pair + 2) % kBuffers][0]);
         wgmma::pin_operand(k[(pair + 2) % kBuffers][1]);
       }
       load(pair + 2);
     }
+    if (kSpare == 2 && starts && chain >= 2) fold(s, spare[(chain - 2) % kSpare]);
   }
   meanwhile();
   wgmma::wait<0>();
-  wgmma::pin_all(s);
-  wgmma::pin_all(odd);
+  fold(s, spare[(kChains - 2) % kSpare]);
 #pragma unroll
   for (u32 b = 0; b < kBuffers; ++b) {
     wgmma::pin_operand(k[b][0]);
     wgmma::pin_operand(k[b][1]);
   }
-#pragma unroll
-  for (u32 i = 0; i < kHeads / 2; ++i) s[i] += odd[i];
 }
 
 // Masks the two keys of this thread.

@@ -1,8 +1,8 @@
 // Softmax of one key block: P = e4m3(scale * 2^(logit - frame)), written to shared memory as wgmma's second operand.
 //
-// Logits are in octaves (factors of two). The frame, a head's subtracted maximum, is the same number in all threads. A block's P is computed
-// in the frame of the block before; the barrier that P needs anyway tells whether some logit left the frame by more than the
-// slack. Only then maxima are exchanged, older sums rescaled and P done again: no shuffles in the common case.
+// Logits are in octaves (factors of two). The frame, a head's subtracted maximum, is the same number in all threads. A block's
+// P is computed in the frame of the block before; the barrier that P needs anyway tells whether some logit left the frame by
+// more than the slack. Only then maxima are exchanged, older sums rescaled and P done again: no shuffles in the common case.
 #pragma once
 
 #include "dsak/convert.cuh"
@@ -107,12 +107,12 @@ struct Statistics {
   }
 };
 
-// Exponentials of a block to P, as two e4m3 terms: the value rounded, and what the rounding left. `sums` is over this thread's keys.
-// A 16-bit element is the pair (key g, key g + 8) of one head, so that one transposed stmatrix per
-// warp writes K-major core matrices; byte 2r of a row is key r of the warp's sixteen and byte 2r + 1 key r + 8, the order in
-// which values.cuh delivers V.
-__device__ __forceinline__ void store_probabilities(float (&sums)[kOwn], const Scores& logits, const Frames& frames, u32 smem, u32 warp,
-                                                    u32 lane) {
+// Exponentials of a block to P, as two e4m3 terms: the value rounded, and what the rounding left. `sums` is over this thread's
+// keys. A 16-bit element is the pair (key g, key g + 8) of one head, so that one transposed stmatrix per warp writes K-major
+// core matrices; byte 2r of a row is key r of the warp's sixteen and byte 2r + 1 key r + 8, the order in which values.cuh
+// delivers V.
+__device__ __forceinline__ void store_probabilities(float (&sums)[kOwn], const Scores& logits, const Frames& frames, u32 smem,
+                                                    u32 warp, u32 lane) {
   u32 words[kColumnGroups];
 #pragma unroll
   for (u32 n = 0; n < kHeadGroups; ++n) {

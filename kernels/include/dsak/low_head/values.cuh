@@ -1,8 +1,8 @@
 // O^T += V^T P^T of one key block: V^T through registers, P as core matrices in shared memory.
 //
 // FP8 wgmma has no transpose bits. ldmatrix.trans on 16-bit pairs gives lane 4g + t the bytes (d = 2g, 2g + 1) of keys 2t and
-// 2t + 1; two byte permutes per pair of matrices separate d from d + 1 and interleave key r with key r + 8. Fragment row g then is d = 2g
-// and row g + 8 is d = 2g + 1 of the warp's sixteen columns: adjacent d end in one thread.
+// 2t + 1; two byte permutes per pair of matrices separate d from d + 1 and interleave key r with key r + 8. Fragment row g then
+// is d = 2g and row g + 8 is d = 2g + 1 of the warp's sixteen columns: adjacent d end in one thread.
 //
 // The output is done in eight chunks of 64 columns (16 a warp). A chunk's products over the block's 64 keys go to a temporary
 // and are added to float32 registers from there, since the tensor cores' own running sum truncates. Both terms of P are columns
@@ -17,7 +17,7 @@
 namespace dsak::low_head {
 
 constexpr u32 kChunks = kLatent / 64;
-constexpr u32 kTemporaries = 2;                                         // that the products of a chunk may go to, in turn
+constexpr u32 kTemporaries = 2;                                      // that the products of a chunk may go to, in turn
 constexpr u32 kFragments = kCtasPerSm == 2 && kHeads <= 16 ? 4 : 3;  // of V, loaded or loading
 constexpr bool kJoinTerms = kHeads <= 16;
 
@@ -85,7 +85,6 @@ __device__ __forceinline__ void multiply_values(Output& total, ValueFragments& v
 #pragma unroll
   for (u32 c = 0; c < kChunks; ++c) {
     arrange_values(v[c % kFragments]);
-    if (c == kChunks - 1) loaded();
     wgmma::fence();
     issue_chunk(partial[c % kTemporaries], v[c % kFragments], p);
     wgmma::commit();
@@ -94,6 +93,7 @@ __device__ __forceinline__ void multiply_values(Output& total, ValueFragments& v
       ValueFragment& next = v[(c + kFragments - 1) % kFragments];  // that of chunk c - 1, which is done
       if (c > 0) wgmma::pin_operand(next[0]), wgmma::pin_operand(next[1]);
       load_values(next, values, c + kFragments - 1);
+      if (c + kFragments == kChunks) loaded();
     }
     if (c > 0) promote(total[c - 1], partial[(c - 1) % kTemporaries]);
   }
