@@ -43,7 +43,7 @@ def test_every_head_count(H, D):
 
 
 @pytest.mark.parametrize("H", HEADS)
-@pytest.mark.parametrize(("std", "lse_tol"), [(0.05, 1e-5), (1.0, 1e-3)])
+@pytest.mark.parametrize(("std", "lse_tol"), [(0.05, 1e-5), (1.0, 5e-3)])
 def test_spreads(std, lse_tol, H):
     check(low(T=65, H=H, std=std, s_kv=4096, topk=2048).run(), lse_tol=lse_tol)
 

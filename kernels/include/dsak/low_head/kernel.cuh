@@ -4,6 +4,18 @@
 //   consumers    S n = K Q^T | softmax n -> P, barrier | O += V^T P^T, chunk by chunk | S n+1 ...
 //
 // Nothing of a CTA overlaps except copies with all else: the three (or two) CTAs of an SM overlap with each other.
+//
+// Shared memory (bytes)      512: 8 / 16 / 32 heads           576: 8 / 16 / 32 heads
+//   stages, 32,896 or 36,992      2 (split: 3, 3, 2)              2
+//   Q                             4,096 /  8,192 / 16,384         4,608 /  9,216 / 18,432
+//   P, two terms                  1,024 /  2,048 /  4,096         as at 512
+//   frames, bits, barriers          224 /    384 /    704         as at 512
+//   in all, two stages           71,136 / 76,416 / 86,976        79,840 / 85,632 / 97,216
+//   CTAs on an SM                     3 /      3 /      2             2 /      2 /      2
+// Registers: 136 consumer and 24 producer with three CTAs, 216 and 40 with two (two fewer usable); no spills.
+//
+// Measured on an H200 by benchmarks/rates.py: docs/tuning/low_head.md, which also says what was tried. Shared memory is the
+// limit: of about 1,165 clk for a block, it moves bytes in 1,044.
 #pragma once
 
 #include "dsak/low_head/combine.cuh"

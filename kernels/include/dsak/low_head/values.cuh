@@ -21,6 +21,9 @@ constexpr u32 kTemporaries = 2;                                      // that the
 constexpr u32 kFragments = kCtasPerSm == 2 && kHeads <= 16 ? 4 : 3;  // of V, loaded or loading
 constexpr bool kJoinTerms = kHeads <= 16;
 
+// Chunk after whose load the stage is given back. Right after the last load would be best; with 32 heads it spills.
+constexpr u32 kReleases = kHeads <= 16 ? kChunks - kFragments : kChunks - 2;
+
 using Output = float[kChunks][kHeads / 2];
 using Partial = float[kJoinTerms ? kHeads : kHeads / 2];
 using ValueFragment = u32[2][4];  // of one chunk: [step of 32 keys][register]
@@ -93,8 +96,8 @@ __device__ __forceinline__ void multiply_values(Output& total, ValueFragments& v
       ValueFragment& next = v[(c + kFragments - 1) % kFragments];  // that of chunk c - 1, which is done
       if (c > 0) wgmma::pin_operand(next[0]), wgmma::pin_operand(next[1]);
       load_values(next, values, c + kFragments - 1);
-      if (c + kFragments == kChunks) loaded();
     }
+    if (c == kReleases) loaded();
     if (c > 0) promote(total[c - 1], partial[(c - 1) % kTemporaries]);
   }
   wgmma::wait<0>();
