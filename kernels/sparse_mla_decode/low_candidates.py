@@ -57,11 +57,7 @@ def q8_candidates() -> tuple[Candidate, ...]:
             name=f"q8_{place}_{precision}",
             targets=("sm90",),
             when=f"{where} and H % 64 == 0 and T * (H // 64) * 4 >= sm_count and precision == '{precision}'",
-            launches=(
-                Launch(
-                    q8_kernel(576 if rope else 512, precision, q_rope == "q_rope"), ("min(sm_count, T * (H // 64))", 1, 1)
-                ),
-            ),
+            launches=(Launch(q8_kernel(576 if rope else 512, precision, q_rope == "q_rope"), ("min(sm_count, T * (H // 64))", 1, 1)),),
         )
         for precision in ("exact", "high", "fast")
         for place, rope, q_rope, where in shared.PLACES
@@ -75,9 +71,7 @@ def candidates() -> tuple[Candidate, ...]:
         for place, rope, q_rope, where in shared.PLACES:
             d, rope_tensor = 576 if rope else 512, q_rope == "q_rope"
             for cluster in CLUSTERS:
-                launch = Launch(
-                    split_kernel(d, tile, rope_tensor), (f"T * {cluster.size}", f"cdiv(H, {tile})", 1), (cluster.size, 1, 1)
-                )
+                launch = Launch(split_kernel(d, tile, rope_tensor), (f"T * {cluster.size}", f"cdiv(H, {tile})", 1), (cluster.size, 1, 1))
                 when = f"{where} and {heads} and {items} {cluster.items} and topk > {cluster.topk}"
                 found.append(Candidate(f"low_{place}_h{tile}_c{cluster.size}", ("sm90",), when, (launch,)))
             whole = low_head.kernel("low_decode.cu", "sparse_mla_decode_low", d, tile, rope_tensor)

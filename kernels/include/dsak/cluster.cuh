@@ -1,4 +1,4 @@
-// Thread block clusters: identity, barrier, and asynchronous stores into the shared memory of other CTAs.
+// Thread block clusters: size, barrier, and asynchronous stores into the shared memory of other CTAs.
 #pragma once
 
 #include "dsak/types.cuh"
@@ -8,11 +8,6 @@ namespace dsak::cluster {
 __device__ __forceinline__ u32 size() {
   u32 x;
   asm volatile("mov.u32 %0, %%cluster_nctaid.x;" : "=r"(x));
-  return x;
-}
-__device__ __forceinline__ u32 rank() {
-  u32 x;
-  asm volatile("mov.u32 %0, %%cluster_ctaid.x;" : "=r"(x));
   return x;
 }
 
