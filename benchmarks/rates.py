@@ -1,6 +1,6 @@
 """Kernel rates on this GPU, through the installed wheels: medians of device time, rotating inputs, beside the card's ceilings.
 
-    python benchmarks/rates.py [--only q8,bf16,triton,decode,helpers] [--json FILE]
+    python benchmarks/rates.py [--only q8,low,bf16,triton,decode,helpers] [--json FILE]
 
 TFLOP/s counts 2 * T * H * topk * (D + 512) / time; GB/s counts bytes read plus bytes written. Needs torch for inputs and events.
 """
@@ -31,6 +31,11 @@ Q8_SHAPES = [  # s_kv, H, D, topk, T
     (32768, 64, 512, 2176, 4096),
     (8192, 64, 512, 512, 4096),
 ]
+LOW_SHAPES = [(32768, heads, d, topk, 4096) for heads in (8, 16, 32) for d, topk in ((512, 2176), (576, 2048))] + [
+    (32768, 16, 512, 2051, 4096),
+    (32768, 48, 512, 2176, 4096),
+]
+LOW_DECODE_SHAPES = [(65536, 8, 512, 2112), (65536, 16, 512, 2112), (65536, 16, 576, 2048), (65536, 32, 512, 2112), (65536, 64, 512, 2112)]
 BF16_SHAPES = [(32768, 64, 576, 2048, 4096), (32768, 64, 512, 2176, 4096), (32768, 16, 576, 2048, 4096)]
 DECODE_SHAPES = [(65536, 16, 512, 2112), (65536, 16, 576, 2048), (65536, 64, 512, 2112), (65536, 64, 576, 2048)]  # s_kv, H, D, topk
 TRITON_SHAPES = [(32768, 16, 576, 2048, 4096), (32768, 16, 512, 2176, 4096)]
@@ -169,7 +174,7 @@ def helpers() -> list[dict[str, object]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", default="ceilings,q8,bf16,triton,decode,helpers")
+    parser.add_argument("--only", default="ceilings,q8,low,bf16,triton,decode,helpers")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     only = options.only.split(",")
@@ -184,6 +189,12 @@ def main() -> None:
     if "q8" in only:
         for i, shape in enumerate(Q8_SHAPES):
             rows += attention(shape, FP8, levels + (options_of_exact if i in (0, 4) else []))
+    if "low" in only:
+        for i, shape in enumerate(LOW_SHAPES):
+            rows += attention(
+                shape, FP8, [{"high": {}}] + ([{"high, again": {}, "lengths": full, "half lengths": half, "sink": sink}] if i == 2 else [])
+            )
+        rows += [decode(shape, tokens, FP8) for shape in LOW_DECODE_SHAPES for tokens in (1, 8, 64, 256)]
     if "bf16" in only:
         for shape in BF16_SHAPES:
             rows += attention(shape, torch.bfloat16, [{"": {}}])

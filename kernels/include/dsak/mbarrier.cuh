@@ -32,6 +32,11 @@ __device__ __forceinline__ void arrive_for_warp(u32 barrier, bool one) {
   if (DSAK_EVERY_LANE || one) arrive(barrier);
 }
 
+// Arrives, and makes the phase wait for `bytes` of asynchronous copies.
+__device__ __forceinline__ void arrive_expecting(u32 barrier, u32 bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
+}
+
 __device__ __forceinline__ bool try_wait(u32 barrier, u32 parity) {
   u32 done;
   asm volatile(

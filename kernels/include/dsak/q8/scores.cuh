@@ -6,11 +6,11 @@
 #include "dsak/convert.cuh"
 #include "dsak/descriptor.cuh"
 #include "dsak/mbarrier.cuh"
+#include "dsak/q8/layout.cuh"
 #include "dsak/registers.cuh"
 #include "dsak/shared_memory.cuh"
 #include "dsak/swizzle.cuh"
 #include "dsak/wgmma.cuh"
-#include "q8_layout.cuh"
 
 namespace dsak::q8 {
 

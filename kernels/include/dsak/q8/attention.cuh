@@ -1,7 +1,7 @@
 // FP8 x FP8 sparse-MLA prefill for SM90: out = softmax(c Q K[idx]^T) V[idx], V = the first 512 columns of K's rows.
 //
 // Tiling. An item is one token x 64 heads; a unit is an item or, where items do not fill the chip's last round, a part of one
-// (see Unit in q8_layout.cuh). A persistent grid of min(SMs, units) CTAs of 512 threads walks the units with a static stride.
+// (see Unit in layout.cuh). A persistent grid of min(SMs, units) CTAs of 512 threads walks the units with a static stride.
 // Keys come in blocks of 64. Warpgroups 0 and 1 own 256 columns of the output each (O^T = V^T P^T, V^T from registers),
 // warpgroup 2 does the scores and the softmax, warpgroup 3 gathers.
 //
@@ -24,15 +24,17 @@
 // Registers: 24 producer, 104 scores, 192 values (two fewer usable); no spills.
 //
 // What it measures: benchmarks/results/README.md. What was tried: docs/tuning/q8_prefill.md.
+#pragma once
+
 #include "dsak/mbarrier.cuh"
+#include "dsak/q8/layout.cuh"
+#include "dsak/q8/producer.cuh"
+#include "dsak/q8/scores.cuh"
+#include "dsak/q8/values.cuh"
 #include "dsak/registers.cuh"
 #include "dsak/shared_memory.cuh"
 #include "dsak/swizzle.cuh"
 #include "dsak/wgmma.cuh"
-#include "q8_layout.cuh"
-#include "q8_producer.cuh"
-#include "q8_scores.cuh"
-#include "q8_values.cuh"
 
 namespace dsak::q8 {
 
@@ -257,12 +259,11 @@ struct ValueWarpgroup : Ring {
 using namespace dsak;
 
 extern "C" __global__ void __launch_bounds__(dsak::q8::kThreads, 1)
-    sparse_mla_prefill_q8(const u8* q, const u8* q_rope, const u8* kv, const i32* indices, const i32* topk_length,
-                          const float* attn_sink, const float* q_scale, const float* kv_scale, bf16_bits* out,
-                          float* max_logits, float* lse, u16* partial_out, float* partial_scalars, i64 q_stride_t,
-                          i64 q_stride_h, i64 q_rope_stride_t, i64 q_rope_stride_h, i64 kv_stride, i64 indices_stride,
-                          i64 out_stride_t, i64 out_stride_h, i32 T, i32 H, i32 topk, i32 s_kv, i32 whole_items, i32 splits,
-                          float sm_scale) {
+    sparse_mla_q8(const u8* q, const u8* q_rope, const u8* kv, const i32* indices, const i32* topk_length,
+                  const float* attn_sink, const float* q_scale, const float* kv_scale, bf16_bits* out, float* max_logits,
+                  float* lse, u16* partial_out, float* partial_scalars, i64 q_stride_t, i64 q_stride_h, i64 q_rope_stride_t,
+                  i64 q_rope_stride_h, i64 kv_stride, i64 indices_stride, i64 out_stride_t, i64 out_stride_h, i32 T, i32 H,
+                  i32 topk, i32 s_kv, i32 whole_items, i32 splits, float sm_scale) {
   using namespace dsak::q8;
   extern __shared__ __align__(1024) u8 dynamic_shared[];
   const u32 smem = shared::address_of(dynamic_shared);

@@ -20,7 +20,7 @@ constexpr u32 kLatent = 512;
 constexpr bool kHasRope = kWidth == 576;
 constexpr bool kPromote = DSAK_PRECISION >= 1;
 constexpr bool kTwoTerms = DSAK_PRECISION == 2;
-constexpr bool kQuantisedSum = DSAK_PRECISION == 1;  // divide by the sum of the rounded weights (see q8_scores.cuh)
+constexpr bool kQuantisedSum = DSAK_PRECISION == 1;  // divide by the sum of the rounded weights (see scores.cuh)
 static_assert(kWidth == 512 || kWidth == 576, "DSAK_D must be 512 or 576");
 static_assert(DSAK_PRECISION >= 0 && DSAK_PRECISION <= 2, "DSAK_PRECISION must be 0, 1 or 2");
 
@@ -65,7 +65,7 @@ struct Arguments {
 };
 
 // An item is one token and 64 heads. CTAs take units in turn: an item, or a part of one (a range of its key blocks), so that
-// the last round, or a short launch, does not leave most of the chip idle. `q8_combine.cu` puts parts together.
+// the last round, or a short launch, does not leave most of the chip idle. `combine.cuh` puts parts together.
 struct Unit {
   i32 item;
   i32 part;  // index of the part over all split items; -1: the whole item
@@ -138,6 +138,6 @@ struct Stage {
 
 // Dynamic shared memory to request at launch.
 constexpr u32 kSharedBytes = plan::kTotal;
-static_assert(kSharedBytes == DSAK_SHARED && kThreads == DSAK_THREADS, "q8_candidates.py declares another launch");
+static_assert(kSharedBytes == DSAK_SHARED && kThreads == DSAK_THREADS, "include/q8.py declares another launch");
 
 }  // namespace dsak::q8

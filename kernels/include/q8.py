@@ -1,4 +1,4 @@
-"""The CUDA kernel: FP8 queries x FP8 rows on SM90, 64-head tiles, persistent blocks.
+"""The CUDA kernel of 64-head tiles (dsak/q8): FP8 queries x FP8 rows on SM90, persistent blocks.
 
 An item is one token and 64 heads. Where the items do not fill the last round of the multiprocessors, those left over are cut
 into parts by their keys (``SPLITS`` parts each, so that the round is full) and a second launch puts the parts together. A
@@ -33,8 +33,8 @@ def kernel(d: int, precision: str, rope_tensor: bool, split: bool) -> Kernel:
     rope = "q_rope" if rope_tensor else "q"
     return Kernel(
         language="cuda",
-        source="q8_prefill.cu",
-        entry="sparse_mla_prefill_q8",
+        source="q8.cu",
+        entry="sparse_mla_q8",
         args=(
             ptr("q", dtype="fp8"),
             ptr("q_rope", of=rope, offset=0 if rope_tensor else 512, dtype="fp8"),
@@ -75,7 +75,7 @@ COMBINE = Launch(
     Kernel(
         language="cuda",
         source="q8_combine.cu",
-        entry="sparse_mla_combine",
+        entry="sparse_mla_q8_combine",
         args=(
             ptr("partial_out", of="workspace"),
             ptr("partial_scalars", of="workspace", offset=f"{PARTS} * {PART_BYTES}"),
@@ -96,8 +96,8 @@ COMBINE = Launch(
 )
 
 
-def candidate(d: int, precision: str, rope_tensor: bool, split: bool) -> Candidate:
-    when = f"D == {d} and {'' if rope_tensor else 'not '}has(q_rope) and H % 64 == 0 and precision == '{precision}'"
+def candidate(d: int, precision: str, rope_tensor: bool, split: bool, calls: str) -> Candidate:
+    when = f"D == {d} and {'' if rope_tensor else 'not '}has(q_rope) and H % 64 == 0 and precision == '{precision}' and {calls}"
     units = f"{WHOLE} + {PARTS}" if split else ITEMS
     attention = Launch(kernel(d, precision, rope_tensor, split), (f"min(sm_count, {units})", 1, 1))
     return Candidate(
@@ -109,10 +109,13 @@ def candidate(d: int, precision: str, rope_tensor: bool, split: bool) -> Candida
     )
 
 
-def candidates() -> tuple[Candidate, ...]:
-    """``exact`` comes first: it is the default."""
+def candidates(calls: str = "T >= 0") -> tuple[Candidate, ...]:
+    """Every level, row width and place of the queries' rope part, for the calls that ``calls`` admits.
+
+    The op's folder has ``q8.cu`` and ``q8_combine.cu``. ``exact`` comes first: it is the default.
+    """
     return tuple(
-        candidate(d, precision, rope_tensor, split)
+        candidate(d, precision, rope_tensor, split, calls)
         for precision in ("exact", "high", "fast")
         for d in (576, 512)
         for rope_tensor in ((False, True) if d == 576 else (False,))

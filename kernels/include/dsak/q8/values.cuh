@@ -13,10 +13,10 @@
 #include "dsak/descriptor.cuh"
 #include "dsak/ldmatrix.cuh"
 #include "dsak/mbarrier.cuh"
+#include "dsak/q8/layout.cuh"
 #include "dsak/registers.cuh"
 #include "dsak/shared_memory.cuh"
 #include "dsak/wgmma.cuh"
-#include "q8_layout.cuh"
 
 namespace dsak::q8 {
 

@@ -6,10 +6,10 @@
 
 #include "dsak/cp_async.cuh"
 #include "dsak/mbarrier.cuh"
+#include "dsak/q8/layout.cuh"
 #include "dsak/registers.cuh"
 #include "dsak/shared_memory.cuh"
 #include "dsak/swizzle.cuh"
-#include "q8_layout.cuh"
 
 namespace dsak::q8 {
 
