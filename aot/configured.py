@@ -82,7 +82,7 @@ def compile_configurations(op: Op, target: Target, dtype: str, folder: Path, say
         out = folder / str(number)
         try:
             compile_pack([alone(op, target, made)], target, out / target.name, out / "made", say)
-        except (CompileError, CheckError) as e:
+        except (CompileError, CheckError, ValueError) as e:
             say(f"{configuration} was refused: {' '.join(str(e).split())[:200]}")
         else:
             yield out / target.name
