@@ -32,6 +32,8 @@ __version__ = "0.1.0"
 # Looked up on first use, so that importing the package costs a millisecond and loads no shared library.
 _CORE = ("Op", "View")
 _CONTROL = ("Packs", "explain", "info", "open_packs", "preload", "verify")
+_CONFIG = ("Config", "check_config", "kv_row_bytes")
+_MODULES = ("config", "layouts")
 
 __all__ = [
     "errors",
@@ -51,12 +53,21 @@ __all__ = [
     "UnknownOp",
     *_CORE,
     *_CONTROL,
+    *_CONFIG,
+    *_MODULES,
 ]
 
 
 def __getattr__(name: str) -> object:
     if name.startswith("_"):
         raise AttributeError(f"module 'dsa_kernels' has no attribute {name!r}")
+    if name in _MODULES or name in _CONFIG:
+        import importlib
+
+        module = importlib.import_module("." + (name if name in _MODULES else "config"), __name__)
+        value: object = module if name in _MODULES else getattr(module, name)
+        globals()[name] = value
+        return value
     from . import _core, _packs
 
     if name in _CORE:
