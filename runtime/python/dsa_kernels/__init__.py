@@ -32,7 +32,13 @@ __version__ = "0.1.0"
 # Looked up on first use, so that importing the package costs a millisecond and loads no shared library.
 _CORE = ("Op", "View")
 _CONTROL = ("Packs", "explain", "info", "open_packs", "preload", "verify")
-_CONFIG = ("Config", "check_config", "kv_row_bytes")
+_FROM = {
+    "Config": "config",
+    "check_config": "config",
+    "kv_row_bytes": "config",
+    "Selection": "_select",
+    "select": "_select",
+}
 _MODULES = ("config", "layouts")
 
 __all__ = [
@@ -53,7 +59,7 @@ __all__ = [
     "UnknownOp",
     *_CORE,
     *_CONTROL,
-    *_CONFIG,
+    *_FROM,
     *_MODULES,
 ]
 
@@ -61,13 +67,12 @@ __all__ = [
 def __getattr__(name: str) -> object:
     if name.startswith("_"):
         raise AttributeError(f"module 'dsa_kernels' has no attribute {name!r}")
-    if name in _MODULES or name in _CONFIG:
-        import importlib
+    if name in _MODULES or name in _FROM:
+        from importlib import import_module
 
-        module = importlib.import_module("." + (name if name in _MODULES else "config"), __name__)
-        value: object = module if name in _MODULES else getattr(module, name)
-        globals()[name] = value
-        return value
+        found = import_module("." + _FROM.get(name, name), __name__)
+        globals()[name] = getattr(found, name) if name in _FROM else found
+        return globals()[name]
     from . import _core, _packs
 
     if name in _CORE:

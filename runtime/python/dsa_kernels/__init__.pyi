@@ -9,6 +9,8 @@ from ._packs import info as info
 from ._packs import open_packs as open_packs
 from ._packs import preload as preload
 from ._packs import verify as verify
+from ._select import Selection as Selection
+from ._select import select as select
 from .config import Config as Config
 from .config import check_config as check_config
 from .config import kv_row_bytes as kv_row_bytes
