@@ -39,7 +39,7 @@ _FROM = {
     "Selection": "_select",
     "select": "_select",
 }
-_MODULES = ("config", "layouts")
+_MODULES = ("attention", "config", "layouts")
 
 __all__ = [
     "errors",

@@ -1,3 +1,4 @@
+from . import attention as attention
 from . import config as config
 from . import errors as errors
 from . import layouts as layouts
