@@ -12,7 +12,8 @@ from tests import serving  # noqa: E402
 
 pytestmark = pytest.mark.gpu
 SCALE = 0.0625
-ARCH = getattr(torch.cuda.get_device_properties(0), "gcnArchName", "").split(":")[0] or "sm{}{}".format(*torch.cuda.get_device_capability())
+PROPERTIES = torch.cuda.get_device_properties(0)
+ARCH = PROPERTIES.gcnArchName.split(":")[0] if torch.version.hip else f"sm{PROPERTIES.major}{PROPERTIES.minor}"
 Q8 = "flashmla_sparse_q8"
 MODELS = {  # heads, rope, kpool
     "GLM-5.3-Flash, 16 heads": (16, 0, 4),
@@ -44,7 +45,7 @@ def agree(found, wanted):
     assert torch.isfinite(found).all()
     assert (found.float() - wanted).abs().mean() < 0.03
     torch.testing.assert_close(found.float(), wanted, atol=0.25, rtol=0.30)
-    assert (found.float() - wanted).norm() < 0.05 * wanted.norm()
+    assert (found.float() - wanted).norm() < 0.06 * wanted.norm()
 
 
 @pytest.mark.parametrize("model", MODELS)

@@ -2,28 +2,32 @@
 //
 // One CTA of 1024 threads takes a row. Scores become 32-bit keys in the order of the numbers. Histograms of 11, 11 and 10 bits in
 // shared memory, each over the keys that begin as the threshold does, find the lowest key to take and how many keys equal to it;
-// the search ends early once every key with the prefix is taken. A last pass numbers the taken pools in order:
+// the search ends early once every key with the prefix is taken. As soon as the keys from the prefix up are few (4096), they are
+// listed in shared memory, mostly after the first histogram, and the rest of the work is on the list:
 //
-//   row ──> histogram ──> scan ──> digit   (at most 3 times, the row from L2 after the first)
-//   row ──> ballots of a warp's 256 scores ──> prefix over 32 warps ──> list of pools ──> tokens, slots, tail, -1
+//   row ──> histogram ──> scan ──> digit ──> row ──> list ──> histograms ──> threshold ──> list of pools ──> tokens, slots, tail, -1
 //
-// A warp owns 256 consecutive scores of a step and one barrier a step is enough, since totals are double-buffered. The list is
-// kept in shared memory so that all threads look slots up together: 1024 loads in flight instead of a few per warp.
-// Shared memory: 8 KiB of bins, 4 bytes a pool of the list (8 KiB), totals.
+// so the row is read twice. Atomics on the few bins that most scores fall into cost more than the loads; therefore the first
+// 16384 scores are counted alone, and of the others only those that can be among the best given these.
+// To list in order, a warp owns 256 consecutive scores of a step: ballots, then a prefix over the warps. One barrier a step is
+// enough, since totals are double-buffered. All threads look slots up together: 1024 loads in flight instead of a few per warp.
+// Shared memory: 8 KiB of bins, 8 bytes a candidate (32 KiB), totals. docs/tuning/kpool_topk.md has the measurements.
 #include "dsak/types.cuh"
 
 namespace dsak::kpool {
 
 constexpr u32 kThreads = 1024, kWarps = 32, kBins = 2048, kUnroll = 16, kOwn = 8;
-constexpr u32 kMaxPools = DSAK_MAX_POOLS;
+constexpr u32 kSample = kThreads * kUnroll, kList = 4096;
 constexpr u32 kAll = ~0u;
 static_assert(kBins == 2 * kThreads && kWarps * 32 == kThreads && kThreads * kOwn < 65536, "a thread has two bins, a count 16 bits");
+static_assert(kList <= kThreads * kOwn && DSAK_MAX_POOLS <= kList && DSAK_MAX_POOLS <= kSample, "a list is one step; a sample can fill it");
 
 struct Shared {
   u32 bins[kBins];
   u32 totals[2][kWarps];
   u32 digit, above, count;
-  i32 pools[kMaxPools];
+  u32 keys[kList];
+  i32 pools[kList];
 };
 
 // Both zeros alike, NaN at 0, below -inf.
@@ -52,68 +56,97 @@ __device__ __forceinline__ u32 before_warp(u32 mine, u32* totals, u32 warp, u32 
   return warp ? before : 0;
 }
 
-// What the threshold is: keys with key >> shift above `prefix` are taken, and the first `need` of those equal to it.
+// Where keys come from: a row of scores, or the candidates listed in shared memory.
+struct Row {
+  const float* __restrict__ scores;
+  u32 n;
+  __device__ __forceinline__ u32 key(u32 i) const { return ordered(scores[i]); }
+  __device__ __forceinline__ i32 pool(u32 i) const { return static_cast<i32>(i); }
+};
+struct List {
+  const Shared& s;
+  u32 n;
+  __device__ __forceinline__ u32 key(u32 i) const { return s.keys[i]; }
+  __device__ __forceinline__ i32 pool(u32 i) const { return s.pools[i]; }
+};
+
+// Keys with key >> shift above `prefix` are taken, and the first `need` of those equal to it.
 struct Threshold {
   u32 prefix, shift, need;
 };
 
-__device__ __forceinline__ Threshold search(const float* __restrict__ row, u32 n, u32 wanted, Shared& s) {
-  const u32 t = threadIdx.x, lane = t & 31, warp = t >> 5;
-  Threshold found{0, 32, wanted};
-  for (u32 level = 0; level < 3; ++level) {
-    const u32 bits = level == 2 ? 10 : 11, shift = found.shift - bits, mask = (1u << bits) - 1;
-    s.bins[t] = s.bins[t + kThreads] = 0;
-    __syncthreads();
-    for (u32 at = 0; at < n; at += kThreads * kUnroll) {
-      float x[kUnroll];
+// Count the digits (`bits` below t.shift) from `floor` up of the keys from..to-1 that begin with the prefix.
+template <typename Keys>
+__device__ __forceinline__ void count(const Keys& keys, u32 from, u32 to, const Threshold& t, u32 bits, u32 floor, Shared& s) {
+  const u32 shift = t.shift - bits, mask = (1u << bits) - 1;
+  for (u32 at = from + threadIdx.x; at < to; at += kThreads * kUnroll) {
+    u32 k[kUnroll];
 #pragma unroll
-      for (u32 j = 0; j < kUnroll; ++j) {
-        const u32 i = at + j * kThreads + t;
-        x[j] = i < n ? row[i] : 0.0f;
-      }
+    for (u32 j = 0; j < kUnroll; ++j) k[j] = at + j * kThreads < to ? keys.key(at + j * kThreads) : 0;
 #pragma unroll
-      for (u32 j = 0; j < kUnroll; ++j) {
-        const u32 k = ordered(x[j]);
-        const bool begins = level == 0 || (k >> (shift + bits)) == found.prefix;
-        if (at + j * kThreads + t < n && begins) atomicAdd(&s.bins[(k >> shift) & mask], 1u);
-      }
+    for (u32 j = 0; j < kUnroll; ++j) {
+      const u32 digit = k[j] >> shift & mask;
+      const bool begins = t.shift == 32 || k[j] >> t.shift == t.prefix;
+      if (at + j * kThreads < to && begins && digit >= floor) atomicAdd(&s.bins[digit], 1u);
     }
-    __syncthreads();
-    const u32 high = kBins - 1 - 2 * t;  // this thread's two bins, the higher one first
-    const u32 first = s.bins[high], second = s.bins[high - 1];
-    const u32 sums = inclusive(first + second, lane);
-    u32 all;
-    const u32 above = before_warp(__shfl_sync(kAll, sums, 31), s.totals[level & 1], warp, lane, all) + sums - first - second;
-    if (above < found.need && above + first + second >= found.need) {
-      const bool low = above + first < found.need;
-      s.digit = low ? high - 1 : high;
-      s.above = low ? above + first : above;
-      s.count = low ? second : first;
-    }
-    __syncthreads();
-    found = {(found.prefix << bits) | s.digit, shift, found.need - s.above};
-    if (s.count == found.need) break;
   }
-  return found;
+  __syncthreads();
 }
 
-// The taken pools in ascending order into s.pools.
-__device__ __forceinline__ void collect(const float* __restrict__ row, u32 n, u32 wanted, const Threshold& threshold, Shared& s) {
+// The digit at which `need` keys are reached from above, the keys above it and at it, into s.
+__device__ __forceinline__ void find(u32 need, Shared& s) {
+  const u32 lane = threadIdx.x & 31, high = kBins - 1 - 2 * threadIdx.x;  // this thread's two bins, the higher one first
+  const u32 first = s.bins[high], second = s.bins[high - 1], sums = inclusive(first + second, lane);
+  u32 all;
+  const u32 before = before_warp(__shfl_sync(kAll, sums, 31), s.totals[0], threadIdx.x >> 5, lane, all);
+  const u32 above = before + sums - first - second;
+  if (above < need && above + first + second >= need) {
+    const bool low = above + first < need;
+    s.digit = low ? high - 1 : high;
+    s.above = low ? above + first : above;
+    s.count = low ? second : first;
+  }
+  __syncthreads();
+}
+
+// One digit more of the threshold.
+template <typename Keys>
+__device__ __forceinline__ Threshold narrow(const Keys& keys, const Threshold& t, Shared& s) {
+  const u32 bits = t.shift == 10 ? 10 : 11;
+  s.bins[threadIdx.x] = s.bins[threadIdx.x + kThreads] = 0;
+  __syncthreads();
+  u32 from = 0, floor = 0;
+  if (t.shift == 32 && keys.n > 2 * kSample) {
+    count(keys, 0, kSample, t, bits, 0, s);
+    find(t.need, s);
+    from = kSample;
+    floor = s.digit;
+  }
+  count(keys, from, keys.n, t, bits, floor, s);
+  find(t.need, s);
+  return {t.prefix << bits | s.digit, t.shift - bits, t.need - s.above};
+}
+
+// The `total` taken keys' pools in ascending order into s.pools, their keys into s.keys.
+template <typename Keys>
+__device__ __forceinline__ void collect(const Keys& keys, u32 total, const Threshold& t, Shared& s) {
   const u32 lane = threadIdx.x & 31, warp = threadIdx.x >> 5, below = (1u << lane) - 1;
   u32 higher_before = 0, equal_before = 0, step = 0;
-  __syncthreads();  // the search's totals are read
-  for (u32 at = 0; at < n && higher_before + min(equal_before, threshold.need) < wanted; at += kThreads * kOwn, ++step) {
+  for (u32 at = 0; at < keys.n && higher_before + min(equal_before, t.need) < total; at += kThreads * kOwn, ++step) {
     const u32 own = at + warp * 32 * kOwn + lane;
-    float x[kOwn];
-#pragma unroll
-    for (u32 j = 0; j < kOwn; ++j) x[j] = own + 32 * j < n ? row[own + 32 * j] : 0.0f;
-    u32 higher[kOwn], equal[kOwn], mine = 0;
+    u32 k[kOwn], higher[kOwn], equal[kOwn], mine = 0;
+    i32 pool[kOwn];
 #pragma unroll
     for (u32 j = 0; j < kOwn; ++j) {
-      const u32 k = ordered(x[j]) >> threshold.shift;
-      const bool live = own + 32 * j < n;
-      higher[j] = __ballot_sync(kAll, live && k > threshold.prefix);
-      equal[j] = __ballot_sync(kAll, live && k == threshold.prefix);
+      const bool live = own + 32 * j < keys.n;
+      k[j] = live ? keys.key(own + 32 * j) : 0;
+      pool[j] = live ? keys.pool(own + 32 * j) : 0;
+    }
+#pragma unroll
+    for (u32 j = 0; j < kOwn; ++j) {
+      const bool live = own + 32 * j < keys.n;
+      higher[j] = __ballot_sync(kAll, live && k[j] >> t.shift > t.prefix);
+      equal[j] = __ballot_sync(kAll, live && k[j] >> t.shift == t.prefix);
       mine += __popc(higher[j]) + (__popc(equal[j]) << 16);
     }
     u32 all;
@@ -122,9 +155,9 @@ __device__ __forceinline__ void collect(const float* __restrict__ row, u32 n, u3
 #pragma unroll
     for (u32 j = 0; j < kOwn; ++j) {
       const u32 my_up = up + __popc(higher[j] & below), my_ties = ties + __popc(equal[j] & below);
-      const bool is_higher = higher[j] >> lane & 1, is_equal = equal[j] >> lane & 1;
-      if (is_higher || (is_equal && my_ties < threshold.need)) {
-        s.pools[my_up + min(my_ties, threshold.need)] = static_cast<i32>(own + 32 * j);
+      if ((higher[j] >> lane & 1) || ((equal[j] >> lane & 1) && my_ties < t.need)) {
+        s.keys[my_up + min(my_ties, t.need)] = k[j];
+        s.pools[my_up + min(my_ties, t.need)] = pool[j];
       }
       up += __popc(higher[j]);
       ties += __popc(equal[j]);
@@ -133,6 +166,22 @@ __device__ __forceinline__ void collect(const float* __restrict__ row, u32 n, u3
     equal_before += all >> 16;
   }
   __syncthreads();
+}
+
+// The `wanted` best pools of a row that has more, in ascending order, into s.pools.
+__device__ __forceinline__ void best(const Row& row, u32 wanted, Shared& s) {
+  Threshold t{0, 32, wanted};
+  u32 candidates = 0;  // listed ones
+  do {
+    t = candidates ? narrow(List{s, candidates}, t, s) : narrow(row, t, s);
+    const u32 equal = s.count, from_prefix = wanted - t.need + equal;
+    if (equal == t.need) break;
+    if (candidates == 0 && t.shift > 0 && from_prefix <= kList) {
+      collect(row, from_prefix, {t.prefix, t.shift, equal}, s);
+      candidates = from_prefix;
+    }
+  } while (t.shift > 0);
+  candidates ? collect(List{s, candidates}, wanted, t, s) : collect(row, wanted, t, s);
 }
 
 }  // namespace dsak::kpool
@@ -149,11 +198,7 @@ kpool_topk(const float* __restrict__ score, dsak::i64 score_s0, const int* __res
   const i32 start = row_starts ? min(max(row_starts[b], 0), S) : 0;
   const i32 complete = max(lengths[b], 0), n = min(complete, S - start), wanted = topk / kpool;
   const bool listed = n > wanted;  // else every pool is taken and the list is 0, 1, 2, ...
-  if (listed) {
-    const float* row = score + b * score_s0 + start;
-    const Threshold threshold = search(row, n, wanted, s);
-    collect(row, n, wanted, threshold, s);
-  }
+  if (listed) best({score + b * score_s0 + start, static_cast<u32>(n)}, wanted, s);
 
   const i32 history = min(n, wanted) * kpool, tail = seq_lens ? max(seq_lens[b], 0) % kpool : 0;
   const i32 columns = topk + (seq_lens ? kpool - 1 : 0), shift = offset ? offset[b] : 0;
