@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 torch = pytest.importorskip("torch")
 dsa = pytest.importorskip("dsa_kernels", reason="the runtime is not installed: pip install -e .")
 
+from dsa_kernels import _packs  # noqa: E402
 from dsa_kernels.attention import ROUTES, Batch, DsaDecode, DsaPrefill  # noqa: E402
 from tests import serving  # noqa: E402
 
@@ -97,6 +100,51 @@ def test_options_reach_the_kernel():
     with pytest.raises(TypeError):  # the reference takes no out; the kernel does
         serving.Requests(chosen).run(DsaPrefill(chosen, SCALE, ops), fresh=False, attn_sink=sink, out=out)
     assert seen["precision"] == "exact" and seen["attn_sink"] is sink and seen["out"] is out and "lse" not in seen
+
+
+PACKS = Path(__file__).parents[1] / "packs"
+
+
+@pytest.fixture
+def packs(monkeypatch):
+    """The packs of the tree."""
+    targets = ("sm90", "gfx942", "gfx950")
+    if missing := [t for t in targets if not (PACKS / t / "manifest.json").exists()]:
+        pytest.skip(f"found no pack for {', '.join(missing)}; python -m aot.build --arch {','.join(targets)}")
+    with dsa.open_packs([PACKS]) as opened:
+        monkeypatch.setattr(_packs, "_default", opened)
+        yield opened
+
+
+@pytest.mark.parametrize(("pool", "rope", "kpool"), CASES)
+@pytest.mark.parametrize("heads", [3, 16, 64, 128])
+def test_a_kernel_is_found_when_the_plan_is_made(packs, pool, rope, kpool, heads):
+    chosen = config(pool, rope, kpool, heads)
+    DsaPrefill(chosen, SCALE)
+    if pool in ("raw", "bf16"):
+        DsaDecode(chosen, SCALE)
+
+
+@pytest.mark.parametrize("device", ["gfx942", "gfx950"])
+@pytest.mark.parametrize("kv_dtype", ["bfloat16", "fp8_e4m3"])
+@pytest.mark.parametrize("rope", [0, 64])
+def test_or_its_absence_is_told(packs, device, kv_dtype, rope):
+    given = {"prefill": "tilelang", "decode": "tilelang", "kv_dtype": kv_dtype, "device": device, "environment": {}}
+    chosen = dsa.check_config(**given, kv_lora_rank=512, rope_dim=rope, heads=8)
+    DsaDecode(chosen, SCALE)
+    if (device, kv_dtype) != ("gfx942", "bfloat16"):
+        DsaPrefill(chosen, SCALE)
+        return
+    with pytest.raises(dsa.NoCandidate, match=r"(?s)found no candidate.*sparse_mla_prefill on gfx942.*rejected"):
+        DsaPrefill(chosen, SCALE)
+
+
+def test_a_device_without_a_pack(packs):
+    chosen = dsa.check_config(
+        prefill="triton", decode="triton", kv_dtype="bfloat16", device="sm120", environment={}, kv_lora_rank=512, rope_dim=64, heads=8
+    )
+    with pytest.raises(dsa.NoPack, match="sm120"):
+        DsaPrefill(chosen, SCALE)
 
 
 @pytest.fixture

@@ -44,7 +44,8 @@ class Selection:
         table = [("candidate", "language", "verdict", "reason"), *((v.candidate, v.language, v.verdict, v.reason) for v in self.verdicts)]
         widths = [max(len(row[i]) for row in table) for i in range(4)]
         rows = ["  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in table]
-        return "\n".join([f"{self.op} on {self.target}", *rows, *filter(None, (self.launches,))])
+        launches = [line for line in self.launches.splitlines() if not line.startswith("    ")]  # without objects and resources
+        return "\n".join([f"{self.op} on {self.target}", *rows, *launches])
 
 
 def select(

@@ -20,6 +20,7 @@ import dsa_kernels
 
 from .config import BACKENDS, Config
 from .errors import ArgumentError
+from .layouts import LATENT
 
 
 @dataclass(frozen=True)
@@ -74,7 +75,8 @@ class _Plan:
         """``sm_scale`` is the softmax scale in natural units; ``ops`` is where ops are looked up, by default this package.
 
         Raises ``ArgumentError`` where the configuration's backend of this phase is not one that this package serves, or its pool
-        not one that it reads.
+        not one that it reads; and, with this package's ops, ``NoPack`` where the device's kernels are not installed and
+        ``NoCandidate``, with the trace, where none of them serves the configuration. No driver is started.
         """
         self.config, self.sm_scale, self.ops = config, sm_scale, dsa_kernels if ops is None else ops
         backend = getattr(config, self.phase)
@@ -93,6 +95,26 @@ class _Plan:
                 f"found {self.phase} {backend} over a {config.kv_layout} pool; wanted rows that {self.attend} takes; packed rows are "
                 "served in prefill alone, with flashmla_sparse_q8"
             )
+        if ops is None:
+            self._find_candidate()
+
+    def _find_candidate(self) -> None:
+        """Ask for the candidate of a call of one token, so that a configuration without any fails now."""
+        config = self.config
+        dtype = config.layout.fp8 if self.compute == "fp8" else "bf16"
+        apart = config.rope_dim if self.compute == "bf16" else 0  # bf16 queries keep their rope part in a tensor of its own
+
+        def view(dtype: str, *shape: int) -> dsa_kernels.View:
+            return dsa_kernels.View(0, shape, dtype, vendor=config.vendor)
+
+        given: dict[str, Any] = {
+            "q": view(dtype, 1, config.heads, LATENT + config.rope_dim - apart),
+            "kv": view(dtype, 1 << 20, LATENT + config.rope_dim),
+            "indices": view("i32", 1, config.width),
+            "q_rope": view(dtype, 1, config.heads, apart) if apart else None,
+            "out": view("bf16", 1, config.heads, LATENT),
+        }
+        dsa_kernels.select(self.attend, target=config.device, sm_scale=self.sm_scale, precision=config.precision, **given)
 
     def select(self, batch: Batch, positions: torch.Tensor) -> Selected:
         """``positions`` [T, width] int32, selected within each token's request and -1 for none, as rows of the keys."""
