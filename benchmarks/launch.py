@@ -1,7 +1,8 @@
 """Host time of one launch, per layer: ``python benchmarks/launch.py [--calls 100000] [--json FILE]``.
 
 Every row launches the same kernel (``concat_cast_q``, one token, 16 heads) asynchronously, 100,000 times in batches with a
-synchronisation between them, and reports the median batch:
+synchronisation between them, and reports the median batch. The rows take turns, a batch each, so that a slow moment of the
+host falls on all of them:
 
 * ``cuLaunchKernel``: the driver alone, a C loop over the same object and the same arguments;
 * ``C ABI``: ``dsak_launch`` in a C loop, one call bound before;
@@ -29,7 +30,7 @@ import dsa_kernels
 from dsa_kernels import _core, _packs
 
 OP, HEADS, TOKENS = "concat_cast_q", 16, 1
-BATCHES = 10
+BATCHES = 20
 
 
 class Driver:
@@ -101,12 +102,13 @@ def raw_loop(driver: Driver, views: dict[str, _core.View]) -> Callable[[int], fl
         kind = {"i32": ctypes.c_int32, "i64": ctypes.c_int64, "f32": ctypes.c_float}[a["type"]]
         return kind(eval(a["value"], env))
 
-    values = [value(a) for a in launch["args"]]
+    values = [value(a) for a in launch["args"]]  # params holds addresses only: run keeps the values alive
     params = (ctypes.c_void_p * len(values))(*(ctypes.addressof(v) for v in values))
     grid = [eval(g, env) for g in launch["grid"]]
     address = ctypes.cast(driver.library.cuLaunchKernel, ctypes.c_void_p).value or 0
 
     def run(count: int) -> float:
+        assert len(values) == len(params)
         ns = _core.time_raw_launch(
             address, function.value or 0, grid, launch["block"], launch["shared"], 0, ctypes.addressof(params), count
         )
@@ -117,15 +119,17 @@ def raw_loop(driver: Driver, views: dict[str, _core.View]) -> Callable[[int], fl
     return run
 
 
-def batches(calls: int, synchronize: Callable[[], None], run: Callable[[int], float]) -> float:
-    """Median over batches of the microseconds per call; ``run(n)`` gives nanoseconds per call."""
-    run(max(1, calls // 100))
-    found = []
+def batches(calls: int, synchronize: Callable[[], None], rows: dict[str, Callable[[int], float]]) -> dict[str, float]:
+    """Median over batches of each row's microseconds per call; a row's ``run(n)`` gives nanoseconds per call."""
+    for run in rows.values():
+        run(max(1, calls // 100))
+    found: dict[str, list[float]] = {name: [] for name in rows}
     for _ in range(BATCHES):
-        synchronize()
-        found.append(run(calls // BATCHES) / 1000)
+        for name, run in rows.items():
+            synchronize()
+            found[name].append(run(calls // BATCHES) / 1000)
     synchronize()
-    return statistics.median(found)
+    return {name: statistics.median(us) for name, us in found.items()}
 
 
 def loop(call: Callable[[], object]) -> Callable[[int], float]:
@@ -165,30 +169,29 @@ def measure(calls: int) -> dict[str, float]:
     q_nope, q_rope, out = views["q_nope"], views["q_rope"], views["out"]
     dsa_kernels.preload(OP)
 
-    rows: dict[str, float] = {}
-
-    def add(name: str, run: Callable[[int], float]) -> None:
-        rows[name] = batches(calls, driver.synchronize, run)
-
-    add("cuLaunchKernel", raw_loop(driver, views))
-    add("C ABI", lambda n: _core.time_launch(op, n, q_nope, q_rope, out=out))
-    add("Python, out=, View", loop(lambda: op(q_nope, q_rope, out=out)))
+    rows: dict[str, Callable[[int], float]] = {
+        "cuLaunchKernel": raw_loop(driver, views),
+        "C ABI": lambda n: _core.time_launch(op, n, q_nope, q_rope, out=out),
+        "Python, out=, View": loop(lambda: op(q_nope, q_rope, out=out)),
+    }
     if on_torch is None:
-        return rows
+        return batches(calls, driver.synchronize, rows)
     torch, tensors = on_torch
     import_module("dsa_kernels.torch")
 
-    q_nope, q_rope, out = tensors["q_nope"], tensors["q_rope"], tensors["out"]
+    x, y, z = tensors["q_nope"], tensors["q_rope"], tensors["out"]
     ops = torch.ops.dsa_kernels
     a = torch.zeros(HEADS, device="cuda")
+    rows |= {
+        "Python, out=, torch": loop(lambda: op(x, y, out=z)),
+        "Python, allocating, torch": loop(lambda: op(x, y)),
+        "torch.ops, _out": loop(lambda: ops.concat_cast_q_out(x, y, out=z)),
+        "torch.ops, functional": loop(lambda: ops.concat_cast_q(x, y)),
+        "torch.add(out=)": loop(lambda: torch.add(a, a, out=a)),
+        "torch.empty": loop(lambda: torch.empty((TOKENS, HEADS, 576), device="cuda", dtype=torch.uint8)),
+    }
     with torch.inference_mode():
-        add("Python, out=, torch", loop(lambda: op(q_nope, q_rope, out=out)))
-        add("Python, allocating, torch", loop(lambda: op(q_nope, q_rope)))
-        add("torch.ops, _out", loop(lambda: ops.concat_cast_q_out(q_nope, q_rope, out=out)))
-        add("torch.ops, functional", loop(lambda: ops.concat_cast_q(q_nope, q_rope)))
-        add("torch.add(out=)", loop(lambda: torch.add(a, a, out=a)))
-        add("torch.empty", loop(lambda: torch.empty((TOKENS, HEADS, 576), device="cuda", dtype=torch.uint8)))
-    return rows
+        return batches(calls, driver.synchronize, rows)
 
 
 def host() -> str:

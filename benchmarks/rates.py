@@ -1,6 +1,6 @@
 """Kernel rates on this GPU, through the installed wheels: medians of device time, rotating inputs, beside the card's ceilings.
 
-    python benchmarks/rates.py [--only q8,bf16,triton,decode,kpool,helpers] [--json FILE]
+    python benchmarks/rates.py [--only q8,low,bf16,triton,decode,kpool,helpers] [--json FILE]
 
 TFLOP/s counts 2 * T * H * topk * (D + 512) / time; GB/s counts bytes read plus bytes written. Needs torch for inputs and events.
 """
@@ -12,6 +12,7 @@ import functools
 import itertools
 import json
 import statistics
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -21,6 +22,7 @@ import dsa_kernels
 
 FP8 = torch.float8_e4m3fn
 SM_SCALE = 0.0625
+PAUSE = 0.3  # seconds
 Q8_SHAPES = [  # s_kv, H, D, topk, T
     (32768, 128, 576, 2048, 4096),
     (8192, 128, 576, 2048, 4096),
@@ -29,25 +31,44 @@ Q8_SHAPES = [  # s_kv, H, D, topk, T
     (32768, 64, 512, 2176, 4096),
     (8192, 64, 512, 512, 4096),
 ]
+LOW_SHAPES = [(32768, heads, d, topk, 4096) for heads in (8, 16, 32) for d, topk in ((512, 2176), (576, 2048))] + [
+    (32768, 16, 512, 2051, 4096),
+    (32768, 48, 512, 2176, 4096),
+]
+LOW_DECODE_SHAPES = [(65536, 8, 512, 2112), (65536, 16, 512, 2112), (65536, 16, 576, 2048), (65536, 32, 512, 2112), (65536, 64, 512, 2112)]
 BF16_SHAPES = [(32768, 64, 576, 2048, 4096), (32768, 64, 512, 2176, 4096), (32768, 16, 576, 2048, 4096)]
 DECODE_SHAPES = [(65536, 16, 512, 2112), (65536, 16, 576, 2048), (65536, 64, 512, 2112), (65536, 64, 576, 2048)]  # s_kv, H, D, topk
 KPOOL_SHAPES = [(64, 65536), (1, 65536), (64, 8192), (4096, 8192)]  # rows, pools
 TRITON_SHAPES = [(32768, 16, 576, 2048, 4096), (32768, 16, 512, 2176, 4096)]
 
 
-def median_us(calls: list[Callable[[], object]], repeats: int = 14) -> float:
-    """Median device time of one call in microseconds; ``calls`` are taken in turn, so that no input stays in the cache."""
-    for call in calls:
-        call()
-    times = []
+def medians_us(calls: dict[str, list[Callable[[], object]]], repeats: int = 14) -> dict[str, float]:
+    """Median device time in microseconds of each entry's calls, which are taken in turn, so that no input stays in the cache.
+
+    The entries take turns too: a card at its power limit slows down while it is measured, and that must fall on all of them.
+    For the same reason a pause comes first: what ran before would else decide the clock.
+    Everything is queued before anything is read, so that the time of the host's calls does not show.
+    """
+    for choices in calls.values():
+        for call in choices:
+            call()
+    torch.cuda.synchronize()
+    time.sleep(PAUSE)
+    events: dict[str, list[tuple[torch.cuda.Event, torch.cuda.Event]]] = {name: [] for name in calls}
     for i in range(repeats):
-        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        start.record()
-        calls[i % len(calls)]()
-        end.record()
-        end.synchronize()
-        times.append(start.elapsed_time(end) * 1e3)
-    return statistics.median(times)
+        for name, choices in calls.items():
+            start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+            start.record()
+            choices[i % len(choices)]()
+            end.record()
+            events[name].append((start, end))
+    torch.cuda.synchronize()
+    return {name: statistics.median(start.elapsed_time(end) * 1e3 for start, end in pairs) for name, pairs in events.items()}
+
+
+def median_us(calls: list[Callable[[], object]], repeats: int = 14) -> float:
+    """``medians_us`` of one entry."""
+    return medians_us({"": calls}, repeats)[""]
 
 
 def graph_us(call: Callable[[], object], launches: int = 20, repeats: int = 15) -> float:
@@ -73,19 +94,24 @@ def attention_inputs(s_kv: int, heads: int, d: int, topk: int, tokens: int, dtyp
     }
 
 
-def attention(shape: tuple[int, int, int, int, int], dtype: torch.dtype, variants: dict[str, dict[str, object]]) -> list[dict[str, object]]:
+def attention(
+    shape: tuple[int, int, int, int, int], dtype: torch.dtype, variants: list[dict[str, dict[str, object]]]
+) -> list[dict[str, object]]:
+    """Rates of one shape; the variants of a group are interleaved."""
     s_kv, heads, d, topk, tokens = shape
     sets = [attention_inputs(s_kv, heads, d, topk, tokens, dtype) for _ in range(2)]
     rows = []
-    for name, extra in variants.items():
-        made = {k: v(tokens, heads, topk) if callable(v) else v for k, v in extra.items()}
-        calls = [functools.partial(dsa_kernels.sparse_mla_prefill, sm_scale=SM_SCALE, **s, **made) for s in sets]
-        us = median_us(calls)
-        tflops = 2 * tokens * heads * topk * (d + 512) / us / 1e6
-        kind = str(dtype)[6:]
-        rows.append({"op": "sparse_mla_prefill", "dtype": kind, "shape": list(shape), "variant": name, "us": us, "tflops": tflops})
-        what = f"s_kv={s_kv:6d} H={heads:3d} D={d} topk={topk:4d} {name:16s}"
-        print(f"sparse_mla_prefill {kind:16s} {what} {us:9.1f} us {tflops:7.1f} TFLOP/s", flush=True)
+    for group in variants:
+        calls = {}
+        for name, extra in group.items():
+            made = {k: v(tokens, heads, topk) if callable(v) else v for k, v in extra.items()}
+            calls[name] = [functools.partial(dsa_kernels.sparse_mla_prefill, sm_scale=SM_SCALE, **s, **made) for s in sets]
+        for name, us in medians_us(calls).items():
+            tflops = 2 * tokens * heads * topk * (d + 512) / us / 1e6
+            kind = str(dtype)[6:]
+            rows.append({"op": "sparse_mla_prefill", "dtype": kind, "shape": list(shape), "variant": name, "us": us, "tflops": tflops})
+            what = f"T={tokens} s_kv={s_kv:6d} H={heads:3d} D={d} topk={topk:4d} {name:16s}"
+            print(f"sparse_mla_prefill {kind:16s} {what} {us:9.1f} us {tflops:7.1f} TFLOP/s", flush=True)
     return rows
 
 
@@ -173,26 +199,33 @@ def helpers() -> list[dict[str, object]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", default="ceilings,q8,bf16,triton,decode,kpool,helpers")
+    parser.add_argument("--only", default="ceilings,q8,low,bf16,triton,decode,kpool,helpers")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     only = options.only.split(",")
     half = {"topk_length": lambda tokens, heads, topk: torch.full((tokens,), topk // 2, dtype=torch.int32, device="cuda")}
     full = {"topk_length": lambda tokens, heads, topk: torch.full((tokens,), topk, dtype=torch.int32, device="cuda")}
     sink = {"attn_sink": lambda tokens, heads, topk: torch.randn(heads, device="cuda")}
-    levels = {"exact": {}, "fast": {"precision": "fast"}, "high": {"precision": "high"}}
+    levels = [{"exact": {}}, {"fast": {"precision": "fast"}}, {"high": {"precision": "high"}}]
+    options_of_exact = [{"exact, again": {}, "lengths": full, "half lengths": half, "sink": sink}]
     rows: list[dict[str, object]] = []
     if "ceilings" in only:
         rows += ceilings()
     if "q8" in only:
         for i, shape in enumerate(Q8_SHAPES):
-            rows += attention(shape, FP8, levels | ({"lengths": full, "half lengths": half, "sink": sink} if i in (0, 4) else {}))
+            rows += attention(shape, FP8, levels + (options_of_exact if i in (0, 4) else []))
+    if "low" in only:
+        for i, shape in enumerate(LOW_SHAPES):
+            rows += attention(
+                shape, FP8, [{"high": {}}] + ([{"high, again": {}, "lengths": full, "half lengths": half, "sink": sink}] if i == 2 else [])
+            )
+        rows += [decode(shape, tokens, FP8) for shape in LOW_DECODE_SHAPES for tokens in (1, 8, 64, 256)]
     if "bf16" in only:
         for shape in BF16_SHAPES:
-            rows += attention(shape, torch.bfloat16, {"": {}})
+            rows += attention(shape, torch.bfloat16, [{"": {}}])
     if "triton" in only:
         for shape in TRITON_SHAPES:
-            rows += attention(shape, FP8, {"high": {}, "exact": {"precision": "exact"}})
+            rows += attention(shape, FP8, [{"high": {}}, {"exact": {"precision": "exact"}}])
     if "decode" in only:
         rows += [decode(shape, tokens, FP8) for shape in DECODE_SHAPES for tokens in (1, 8, 64, 256)]
         rows += [decode(DECODE_SHAPES[1], tokens, torch.bfloat16) for tokens in (1, 64)]

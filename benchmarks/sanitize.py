@@ -15,14 +15,14 @@ import dsa_kernels
 FP8 = torch.float8_e4m3fn
 
 
-def attention(heads: int, d: int, dtype: torch.dtype, precision: str | None, tokens: int) -> None:
+def attention(heads: int, d: int, dtype: torch.dtype, precision: str | None, tokens: int, op: str = "sparse_mla_prefill") -> None:
     q = (torch.randn(tokens, heads, d, device="cuda") * 0.25).to(dtype)
     kv = (torch.randn(300, d, device="cuda") * 0.25).to(dtype)
     indices = torch.randint(-30, 330, (tokens, 203), dtype=torch.int32, device="cuda")
     length = torch.randint(0, 204, (tokens,), dtype=torch.int32, device="cuda")
     sink = torch.randn(heads, device="cuda")
     for extra in ({}, {"topk_length": length, "attn_sink": sink}):
-        out, top, lse = dsa_kernels.sparse_mla_prefill(q, kv, indices, 0.0625, precision=precision, max_logits=True, lse=True, **extra)
+        out, top, lse = getattr(dsa_kernels, op)(q, kv, indices, 0.0625, precision=precision, max_logits=True, lse=True, **extra)
         assert torch.isfinite(out).all() and not torch.isnan(top).any() and not torch.isnan(lse).any()
 
 
@@ -52,13 +52,20 @@ def helpers() -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tokens", type=int, default=150, help="more than the SMs, so that blocks take several items")
-    parser.add_argument("--only", default="q8,bf16,triton,helpers")
+    parser.add_argument("--only", default="q8,low,bf16,triton,helpers")
     options = parser.parse_args()
     only = options.only.split(",")
     if "q8" in only:
         for d in (512, 576):
             for precision in ("fast", "exact", "high"):
                 attention(64, d, FP8, precision, options.tokens)
+                attention(64, d, FP8, precision, 7)  # in parts
+    if "low" in only:
+        for d in (512, 576):
+            for heads in (8, 16, 33):
+                attention(heads, d, FP8, None, options.tokens)
+                for tokens in (20, 40, 140):  # clusters of four, two and one
+                    attention(heads, d, FP8, None, tokens, "sparse_mla_decode")
     if "triton" in only:
         for d in (512, 576):
             attention(17, d, FP8, "high", 3)

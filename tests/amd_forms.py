@@ -7,20 +7,13 @@ Same sources, constants, guards, splits and program order as for gfx950 (its XCD
 compiler back end: it shows that the algorithm is right, and nothing about the code generated for AMD. The pack is never shipped.
 """
 
-import json
 import sys
-import tempfile
 from dataclasses import replace
-from pathlib import Path
 
-from aot import edge, pack
-from aot.compilers import triton
-from aot.compilers.base import Unit
-from aot.registry import KERNELS, discover
+from aot.registry import discover
 from aot.spec import Candidate, Kernel, Launch, Op
-from aot.targets import TARGETS
+from tests.unshipped import ELSEWHERE, write
 
-SM90 = TARGETS["sm90"]
 OPS = ("kpool_topk", "sparse_mla_decode", "sparse_mla_prefill")
 
 
@@ -35,27 +28,8 @@ def form(op: Op) -> Op:
         return replace(c, targets=("sm90",), launches=launches)
 
     mine = [c for c in op.candidates if "gfx950" in c.targets and all(x.kernel.language == "triton" for x in c.launches)]
-    return replace(op, candidates=tuple(map(candidate, mine)), holes=dict.fromkeys(set(TARGETS) - {"sm90"}, "a test of sm90"))
-
-
-def main(out: str) -> None:
-    ops = {name: form(op) for name, op in discover().items() if name in OPS}
-    with tempfile.TemporaryDirectory() as scratch:
-        results = []
-        for op in ops.values():
-            folder = Path(scratch) / f"{op.name}.amd_forms"
-            folder.mkdir()
-            records = []
-            for k in op.kernels_for(SM90):
-                dtypes = {a.name: op.pointer_dtype(a, SM90) for a in k.args if a.type == "ptr"}
-                unit = Unit(op.name, k, SM90, KERNELS / op.name, KERNELS / "include", dtypes)
-                records.append(edge.entry(unit, triton.build(unit), folder))
-                print(op.name, k.name, {n: records[-1]["resources"][n] for n in ("registers", "spill_bytes", "shared")})
-            results.append(Path(scratch) / f"{op.name}.amd_forms.json")
-            results[-1].write_text(json.dumps(records))
-        Path(out).mkdir(parents=True, exist_ok=True)
-        pack.write(Path(out) / "sm90", *pack.manifest(SM90, ops, results))
+    return replace(op, candidates=tuple(map(candidate, mine)), holes=ELSEWHERE)
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    write(sys.argv[1], [form(op) for op in discover().values() if op.name in OPS])

@@ -217,6 +217,12 @@ def test_prefill(target, heads, width, topk, precision):
     assert (found[0][4] == 0).all() and (found[1][4] == -torch.inf).all() and (found[2][4] == torch.inf).all()
 
 
+@pytest.mark.parametrize("width", [512, 576])
+def test_prefill_bf16(width):
+    q, kv = (torch.randn(6, 24, width) * 0.5).bfloat16(), torch.randn(90, width).bfloat16()
+    agree(*prefill("gfx942", q, kv, rows(6, 33, 90)))
+
+
 @TARGETS
 def test_prefill_options(target):
     """Rope in a tensor of its own, strided inputs, lengths, sinks, scales, no statistics, poisoned rows that nobody selects."""

@@ -26,14 +26,19 @@ def seed():
     torch.manual_seed(0)
 
 
+CASES = [  # heads, width, topk, launches, precision, dtype
+    (1, 512, 1, "direct", "exact", FN),
+    (8, 576, 65, "split", "high", FN),
+    (16, 512, 100, "split", "exact", FN),
+    (40, 576, 63, "direct", "high", FN),
+    (8, 576, 63, "direct", "high", BF16),
+    (16, 512, 100, "split", "high", BF16),
+]
+
+
 @TARGETS
-@pytest.mark.parametrize(
-    ("heads", "width", "topk", "launches"), [(1, 512, 1, "direct"), (8, 576, 65, "split"), (16, 512, 140, "split"), (40, 576, 63, "direct")]
-)
-@pytest.mark.parametrize(("precision", "dtype"), [("exact", FN), ("high", FN), ("high", BF16)])
+@pytest.mark.parametrize(("heads", "width", "topk", "launches", "precision", "dtype"), CASES)
 def test_decode(target, heads, width, topk, launches, precision, dtype):
-    if target == "sm90" and precision == "exact":
-        pytest.skip("one kernel for all levels")
     q, kv = cast(torch.randn(6, heads, width) * 0.5, dtype, target), cast(torch.randn(90, width), dtype, target)
     found, wanted, name = decode(target, q, kv, rows(6, topk, 90), precision=precision)
     assert launches in name and ("bf16" in name) == (dtype == BF16)

@@ -236,8 +236,9 @@ def agree(found, wanted, precision):
     (out, top, lse), (out_, top_, lse_) = found, wanted
     assert not out.isnan().any()
     assert (out.float() - out_).norm() <= TOLERANCE[precision] * out_.norm() + 1e-6
-    torch.testing.assert_close(top, top_, atol=1e-3, rtol=1e-4)
-    torch.testing.assert_close(lse, lse_, atol=1e-3, rtol=1e-4)
+    # SM90's FP8 matrix units keep about 14 bits of a sum
+    torch.testing.assert_close(top, top_, atol=4e-3, rtol=1e-4)
+    torch.testing.assert_close(lse, lse_, atol=4e-3, rtol=1e-4)
 
 
 @pytest.mark.parametrize("heads", [1, 5, 8, 16, 32, 40, 63, 96])

@@ -13,7 +13,7 @@ if torch.cuda.get_device_capability() != (9, 0) or torch.version.cuda is None:
 from tests.attention import FP8, INF, Case  # noqa: E402
 
 LEVELS = ("fast", "exact", "high")
-ERROR = {"fast": 2.8e-2, "exact": 2.8e-2, "high": 3e-3}  # relative, of the norm: the rounding of P to e4m3, once or twice
+ERROR = {"fast": 2.6e-2, "exact": 2.6e-2, "high": 3e-3}  # relative, of the norm: the rounding of P to e4m3, once or twice
 SM_SCALE = 0.0625
 
 
@@ -139,6 +139,46 @@ def test_statistics_are_optional():
     assert torch.equal(out, case.out)  # exact is the default from 64 heads on
 
 
+def is_split(case):
+    return "_split: chosen" in dsa_kernels.explain("sparse_mla_prefill", **case.inputs(), precision=case.precision)
+
+
+@pytest.mark.parametrize("precision", LEVELS)
+@pytest.mark.parametrize("D", [512, 576])
+@pytest.mark.parametrize("topk", [63, 129, 512, 2051])
+def test_parts_of_left_over_tokens(topk, D, precision):
+    """Tokens that do not fill a round of the multiprocessors are cut by their keys and put together again."""
+    units = torch.cuda.get_device_properties(0).multi_processor_count
+    case = q8(precision, T=units + 3, D=D, s_kv=4096, topk=topk, holes=0.2)
+    case.length = torch.randint(0, topk + 1, (units + 3,), dtype=torch.int32, device="cuda")
+    case.length[-3:] = torch.tensor([topk, 1, 0], dtype=torch.int32, device="cuda")  # more parts than blocks, and none
+    case.sink = torch.linspace(-4, 4, 64, device="cuda")
+    case.q_scale, case.kv_scale = (torch.tensor([x], device="cuda") for x in (0.7, 1.9))
+    check(case.run(), slack=1.5)
+    assert is_split(case) == (topk >= 512)
+
+
+@pytest.mark.parametrize("precision", LEVELS)
+@pytest.mark.parametrize("T", [1, 2, 7, 33, 66, 67, 131])
+def test_few_tokens(T, precision):
+    case = q8(precision, T=T, D=512, s_kv=4096, topk=2112).run()
+    check(case, slack=1.1)
+    case.indices[:, 1:] = -1  # one key: every other part is empty, and lse is a single logit with the whole error of its chain
+    check(case.run(), lse_tol=1e-3, slack=1.5)
+    case.indices[0] = -1
+    check(case.run(), lse_tol=1e-3, slack=1.5)
+
+
+def test_the_workspace_may_hold_anything():
+    case = q8(T=3, D=512, s_kv=4096, topk=2051).run()
+    first = case.out.clone(), case.lse.clone(), case.max_logits.clone()
+    for byte in (0x00, 0x7F, 0xFF):
+        workspace = torch.full((1 << 24,), byte, dtype=torch.uint8, device="cuda")
+        outputs = {"out": case.out, "max_logits": case.max_logits, "lse": case.lse}
+        dsa_kernels.sparse_mla_prefill(**case.inputs(), precision="exact", workspace=workspace, **outputs)
+        assert all(torch.equal(a, b) for a, b in zip(first, (case.out, case.lse, case.max_logits), strict=True))
+
+
 def test_no_tokens_and_no_rows():
     empty = q8(T=4)
     out = dsa_kernels.sparse_mla_prefill(empty.q[:0], empty.kv, empty.indices[:0], SM_SCALE)
@@ -152,15 +192,17 @@ def test_no_tokens_and_no_rows():
 @pytest.mark.parametrize("precision", LEVELS)
 @pytest.mark.parametrize("D", [512, 576])
 def test_many_blocks_repeat_exactly(D, precision):
-    """1500 tokens of ragged lengths, 100 times: a race would show as differing bits."""
+    """1500 tokens of ragged lengths, 1000 times: a race would show as differing bits."""
     case = q8(precision, T=1500, D=D, topk=640, s_kv=8192, holes=0.1)
     case.length = torch.randint(0, 641, (1500,), dtype=torch.int32, device="cuda")
     case.run()
     first = case.out.clone(), case.lse.clone()
-    for _ in range(100):
+    differing = torch.zeros((), dtype=torch.int64, device="cuda")
+    for _ in range(1000):
         case.out.fill_(float("nan"))
-        case.run()
-        assert torch.equal(case.out, first[0]) and torch.equal(case.lse, first[1])
+        case.launch()
+        differing += (case.out.view(torch.int16) != first[0].view(torch.int16)).sum() + (case.lse != first[1]).sum()
+    assert differing.item() == 0
     check(case)
 
 

@@ -145,7 +145,11 @@ int main(int argc, char** argv) {
   // lse.
   const dsak_arg prefill_args[] = {q.arg(), rows.arg(), selected.arg(), number(SM_SCALE), none(), none(),   none(),
                                    none(),  none(),     none(),         out.arg(),        none(), lse.arg()};
-  check(dsak_launch(prefill, prefill_args, 13, nullptr, nullptr, &error), error);
+  // A call of few tokens is cut into parts that need scratch memory.
+  size_t scratch_bytes = 0;
+  check(dsak_workspace(prefill, prefill_args, 13, &scratch_bytes, &error), error);
+  void* scratch = scratch_bytes != 0 ? driver.allocate<uint8_t>(static_cast<int64_t>(scratch_bytes)) : nullptr;
+  check(dsak_launch(prefill, prefill_args, 13, scratch, nullptr, &error), error);
 
   const auto q_found = driver.download(q_device, T * H * D);
   int64_t wrong = 0;

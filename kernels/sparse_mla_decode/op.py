@@ -12,5 +12,10 @@ OP = Op(
 {shared.SEMANTICS}""",
     params=shared.PARAMS,
     rules=shared.RULES,
-    candidates=(*sibling(__file__, "triton_candidates").candidates(),),
+    candidates=(
+        # From about six items on; fewer are faster in clusters of tiles of 16 heads.
+        *sibling(__file__, "../include/q8").candidates("T * (H // 64) * 24 >= sm_count"),
+        *sibling(__file__, "low_candidates").candidates(),
+        *sibling(__file__, "triton_candidates").candidates(),
+    ),
 )

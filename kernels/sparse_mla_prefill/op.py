@@ -13,7 +13,8 @@ OP = Op(
     params=shared.PARAMS,
     rules=shared.RULES,
     candidates=(
-        *sibling(__file__, "q8_candidates").candidates(),
+        *sibling(__file__, "../include/q8").candidates(),
+        *sibling(__file__, "low_candidates").candidates(),
         *sibling(__file__, "fp8_candidates").candidates(),
         *sibling(__file__, "bf16_candidates").candidates(),
     ),

@@ -54,6 +54,43 @@ __device__ __forceinline__ void unpack_f16x2(float& low, float& high, u32 halves
       : "r"(halves));
 }
 
+// Four floats to four e4m3 bytes, lowest first. One statement, because half-written registers of 16-bit results stay live
+// around loops.
+__device__ __forceinline__ u32 to_e4m3x4(float a, float b, float c, float d) {
+  u32 packed;
+  asm("{\n"
+      ".reg .b16 l, h;\n"
+      "cvt.rn.satfinite.e4m3x2.f32 l, %2, %1;\n"
+      "cvt.rn.satfinite.e4m3x2.f32 h, %4, %3;\n"
+      "mov.b32 %0, {l, h};\n"
+      "}"
+      : "=r"(packed)
+      : "f"(a), "f"(b), "f"(c), "f"(d));
+  return packed;
+}
+
+// Four e4m3 bytes to four floats, lowest first.
+__device__ __forceinline__ void from_e4m3x4(float (&x)[4], u32 packed) {
+  u32 low, high;
+  asm("{\n"
+      ".reg .b16 l, h;\n"
+      "mov.b32 {l, h}, %2;\n"
+      "cvt.rn.f16x2.e4m3x2 %0, l;\n"
+      "cvt.rn.f16x2.e4m3x2 %1, h;\n"
+      "}"
+      : "=r"(low), "=r"(high)
+      : "r"(packed));
+  unpack_f16x2(x[0], x[1], low);
+  unpack_f16x2(x[2], x[3], high);
+}
+
+// Two floats to two halves, round to nearest even; `low` lands in the low half.
+__device__ __forceinline__ u32 to_f16x2(float low, float high) {
+  u32 packed;
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
+  return packed;
+}
+
 // Two floats to two bfloat16, round to nearest even; `low` lands in the low half.
 __device__ __forceinline__ u32 to_bf16x2(float low, float high) {
   u32 packed;

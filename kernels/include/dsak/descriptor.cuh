@@ -15,6 +15,13 @@ __device__ __forceinline__ u64 rows64(u32 address) {
   return static_cast<u64>(address >> 4) | (1ull << 16) | (32ull << 32) | (2ull << 62);
 }
 
+// Tile without swizzle, of core matrices (eight rows x 16 bytes, 128 contiguous bytes): `along_k` and `along_rows` are the
+// distances in bytes between neighbouring core matrices. In a cluster the upper bits of an address are the CTA's rank: cut off.
+__device__ __forceinline__ u64 cores(u32 address, u32 along_k, u32 along_rows) {
+  return static_cast<u64>((address & 0x3ffff) >> 4) | (static_cast<u64>(along_k >> 4) << 16) |
+         (static_cast<u64>(along_rows >> 4) << 32);
+}
+
 // Moves a descriptor by a number of bytes (a multiple of 16): along K inside a swizzled row, or to another tile.
 __device__ __forceinline__ u64 advance(u64 descriptor, u32 bytes) { return descriptor + (bytes >> 4); }
 

@@ -19,6 +19,24 @@ __device__ __forceinline__ void arrive(u32 barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
 
+// How often a warp arrives at a barrier. Once, by one lane, is enough after __syncwarp. racecheck credits a barrier only to the
+// threads that arrive at it themselves: for it DSAK_EVERY_LANE=1 lets all of them.
+#ifndef DSAK_EVERY_LANE
+#define DSAK_EVERY_LANE 0
+#endif
+constexpr u32 kArrivalsPerWarp = DSAK_EVERY_LANE ? 32 : 1;
+
+// `one` is true in one lane.
+__device__ __forceinline__ void arrive_for_warp(u32 barrier, bool one) {
+  __syncwarp();
+  if (DSAK_EVERY_LANE || one) arrive(barrier);
+}
+
+// Arrives, and makes the phase wait for `bytes` of asynchronous copies.
+__device__ __forceinline__ void arrive_expecting(u32 barrier, u32 bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
+}
+
 __device__ __forceinline__ bool try_wait(u32 barrier, u32 parity) {
   u32 done;
   asm volatile(

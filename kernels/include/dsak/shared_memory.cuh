@@ -16,6 +16,9 @@ __device__ __forceinline__ void store(u32 address, u16 value) {
 __device__ __forceinline__ void store(u32 address, float value) {
   asm volatile("st.shared.f32 [%0], %1;" ::"r"(address), "f"(value) : "memory");
 }
+__device__ __forceinline__ void store(u32 address, u32 x, u32 y, u32 z, u32 w) {
+  asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(x), "r"(y), "r"(z), "r"(w) : "memory");
+}
 
 __device__ __forceinline__ u32 load_u32(u32 address) {
   u32 value;

@@ -6,11 +6,11 @@
 #include "dsak/convert.cuh"
 #include "dsak/descriptor.cuh"
 #include "dsak/mbarrier.cuh"
+#include "dsak/q8/layout.cuh"
 #include "dsak/registers.cuh"
 #include "dsak/shared_memory.cuh"
 #include "dsak/swizzle.cuh"
 #include "dsak/wgmma.cuh"
-#include "q8_layout.cuh"
 
 namespace dsak::q8 {
 
@@ -175,31 +175,46 @@ struct ScoreWarp {
     if constexpr (kQuantisedSum) rows.quantised_sum[r] += sum_e4m3(words);
   }
 
-  // Results of an item: the output's factor to shared memory, lse and max_logits to global memory.
-  __device__ __forceinline__ void finish_item(const RowState& rows, u32 slot, i32 item, const Arguments& args,
+  // Results of a unit: the output's factor to shared memory, lse and max_logits to global memory.
+  __device__ __forceinline__ void finish_unit(const RowState& rows, u32 slot, i32 unit_index, const Arguments& args,
                                               const Constants& constants) const {
-#pragma unroll
-    for (u32 r = 0; r < 2; ++r) {
-      const float sum = quad_sum(rows.sum[r]), maximum = quad_max(rows.maximum[r]);
-      const float quantised = kQuantisedSum ? quad_sum(rows.quantised_sum[r]) : 0.f;
-      if (t != 0) continue;
-      const float frame = __fmul_rn(rows.frame[r], constants.score_factor);
-      // With one-term P the weights that V meets are the rounded ones; dividing by their own sum keeps the output's gain right
-      // when rounding is one-sided (flat rows). The exact sum serves lse and the share of the sink.
-      const float divisor = kQuantisedSum ? quantised : sum;
-      float normaliser = sum > 0.f ? __fdividef(shared::load_f32(smem + plan::kConstants + 12), divisor) : 0.f;
-      const i64 head_row = static_cast<i64>(item) * kHeads + row(r);
-      if (args.attn_sink != nullptr) {
-        const i32 head = item % (args.H / static_cast<i32>(kHeads)) * static_cast<i32>(kHeads) + static_cast<i32>(row(r));
-        const float sink = __ldg(args.attn_sink + head);
-        normaliser *= __fdividef(sum, sum + exp2_approx(fmaf(sink, kLog2e, kLog2ProbabilityScale - frame)));
-      }
-      shared::store(smem + plan::kNormaliser + 256 * slot + 4 * row(r), sum > 0.f ? normaliser : 0.f);
-      if (args.max_logits != nullptr)
-        args.max_logits[head_row] = sum > 0.f ? maximum * constants.score_factor * kLn2 : negative_infinity();
-      if (args.lse != nullptr)
-        args.lse[head_row] = sum > 0.f ? (log2_approx(sum) + frame - kLog2ProbabilityScale) * kLn2 : positive_infinity();
+    // After the sums every lane of a quad knows both rows; lane 0 finishes one and lane 1 the other.
+    const float sums[2] = {quad_sum(rows.sum[0]), quad_sum(rows.sum[1])};
+    const float maxima[2] = {quad_max(rows.maximum[0]), quad_max(rows.maximum[1])};
+    float divisors[2] = {sums[0], sums[1]};
+    if constexpr (kQuantisedSum) {
+      divisors[0] = quad_sum(rows.quantised_sum[0]);
+      divisors[1] = quad_sum(rows.quantised_sum[1]);
     }
+    if (t >= 2) return;
+    const bool other = t == 1;
+    const float sum = other ? sums[1] : sums[0], maximum = other ? maxima[1] : maxima[0];
+    const float frame = __fmul_rn(other ? rows.frame[1] : rows.frame[0], constants.score_factor);
+    // With one-term P the weights that V meets are the rounded ones; dividing by their own sum keeps the output's gain right
+    // when rounding is one-sided (flat rows). The exact sum serves lse and the share of the sink.
+    const float divisor = other ? divisors[1] : divisors[0];
+    const float log2_sum = log2_approx(sum) + frame - kLog2ProbabilityScale;
+    const bool any = sum > 0.f;
+    const u32 normaliser_address = smem + plan::kNormaliser + 256 * slot + 4 * row(t);
+    const Unit unit(unit_index, args);
+    if (unit.part >= 0) {
+      shared::store(normaliser_address, any ? __fdividef(1.f, divisor) : 0.f);
+      float* scalars = args.partial_scalars + (static_cast<i64>(unit.part) * kHeads + row(t)) * 2;
+      scalars[0] = any ? log2_sum : negative_infinity();
+      scalars[1] = any ? maximum * constants.score_factor * kLn2 : negative_infinity();
+      return;
+    }
+    float normaliser = __fdividef(shared::load_f32(smem + plan::kConstants + 12), divisor);
+    if (args.attn_sink != nullptr) {
+      const i32 head = unit.item % (args.H / static_cast<i32>(kHeads)) * static_cast<i32>(kHeads) + static_cast<i32>(row(t));
+      const float sink = __ldg(args.attn_sink + head);
+      normaliser *= __fdividef(sum, sum + exp2_approx(fmaf(sink, kLog2e, kLog2ProbabilityScale - frame)));
+    }
+    shared::store(normaliser_address, any ? normaliser : 0.f);
+    const i64 head_row = static_cast<i64>(unit.item) * kHeads + row(t);
+    if (args.max_logits != nullptr)
+      args.max_logits[head_row] = any ? maximum * constants.score_factor * kLn2 : negative_infinity();
+    if (args.lse != nullptr) args.lse[head_row] = any ? log2_sum * kLn2 : positive_infinity();
   }
 
   // Sign and mask: the only writes to the scores, before the next scores are issued (ptxas would serialise them otherwise).
@@ -214,7 +229,7 @@ struct ScoreWarp {
   // Softmax of the block in stage `slot`, whose prepared scores are in s. `between` runs halfway through the exponentials.
   template <class Between>
   __device__ __forceinline__ void run(const float (&s)[32], RowState& rows, const Constants& constants, u32 slot, u32 flags,
-                                      i32 item, const Arguments& args, const Between& between) const {
+                                      i32 unit_index, const Arguments& args, const Between& between) const {
     float block_max[2];
 #pragma unroll
     for (u32 r = 0; r < 2; ++r) {
@@ -244,14 +259,13 @@ struct ScoreWarp {
 #pragma unroll
       for (u32 r = 0; r < 2; ++r) shared::store(smem + plan::kRescale + 256 * slot + 4 * row(r), rescale[r]);
     }
-    if ((g | t) == 0) shared::store(smem + plan::kMoved + 16 * slot + 4 * warp, moved ? 1u : 0u);
+    if ((g | t) == 0) shared::store(smem + plan::kNews + 16 * slot + 4 * warp, flags | (moved ? kMovedFrame : 0u));
     if (flags & kLastOfItem) {
-      finish_item(rows, slot, item, args, constants);
+      finish_unit(rows, slot, unit_index, args, constants);
       rows.reset();
     }
     shared::fence_async_proxy();  // P is read by wgmma
-    __syncwarp();
-    if ((g | t) == 0) mbarrier::arrive(smem + plan::kProbabilityFull + 8 * slot);
+    mbarrier::arrive_for_warp(smem + plan::kProbabilityFull + 8 * slot, (g | t) == 0);
   }
 };
 

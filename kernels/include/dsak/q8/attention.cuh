@@ -1,12 +1,13 @@
 // FP8 x FP8 sparse-MLA prefill for SM90: out = softmax(c Q K[idx]^T) V[idx], V = the first 512 columns of K's rows.
 //
-// Tiling. An item is one token x 64 heads; a persistent grid of min(SMs, T * H / 64) CTAs of 512 threads walks the items with a
-// static stride. Keys come in blocks of 64. Warpgroups 0 and 1 own 256 columns of the output each (O^T = V^T P^T, V^T from
-// registers), warpgroup 2 does the scores and the softmax, warpgroup 3 gathers.
+// Tiling. An item is one token x 64 heads; a unit is an item or, where items do not fill the chip's last round, a part of one
+// (see Unit in layout.cuh). A persistent grid of min(SMs, units) CTAs of 512 threads walks the units with a static stride.
+// Keys come in blocks of 64. Warpgroups 0 and 1 own 256 columns of the output each (O^T = V^T P^T, V^T from registers),
+// warpgroup 2 does the scores and the softmax, warpgroup 3 gathers.
 //
-//   gather        KV n+2, n+3 (cp.async, four stages), Q of the next item (two buffers)
+//   gather        KV n+2, n+3 (cp.async, four stages), Q of the next unit (two buffers)
 //   scores             | S n+1 1st half | softmax n, half | S n+1 2nd half | softmax n, half -> P n | S n+2 ...
-//   values 0, 1   V n-1 fragments | P V n-1, four chunks | V n fragments, wait for P n | P V n ...
+//   values 0, 1   wait for P n-1 | V fragments | P V n-1, four chunks | wait for P n | ...
 //
 // P and the rescaling factors of a block live as long as its stage, so a stage needs three barriers: keys full (gather to
 // scores and values), P full (scores to values), empty (values to gather).
@@ -22,17 +23,18 @@
 //   in all                        215,312       231,696         223,504       198,360
 // Registers: 24 producer, 104 scores, 192 values (two fewer usable); no spills.
 //
-// Measured on an H200 by benchmarks/rates.py (T = 4096, s_kv = 32768, exact): 64 heads, 512, 2176 keys 1257 us (929 TFLOP/s);
-// 64 heads, 576, 2048 keys 1275 us (916); 128 heads 2366 us (988). What was tried: docs/tuning/q8_prefill.md.
+// What it measures: benchmarks/results/README.md. What was tried: docs/tuning/q8_prefill.md.
+#pragma once
+
 #include "dsak/mbarrier.cuh"
+#include "dsak/q8/layout.cuh"
+#include "dsak/q8/producer.cuh"
+#include "dsak/q8/scores.cuh"
+#include "dsak/q8/values.cuh"
 #include "dsak/registers.cuh"
 #include "dsak/shared_memory.cuh"
 #include "dsak/swizzle.cuh"
 #include "dsak/wgmma.cuh"
-#include "q8_layout.cuh"
-#include "q8_producer.cuh"
-#include "q8_scores.cuh"
-#include "q8_values.cuh"
 
 namespace dsak::q8 {
 
@@ -43,25 +45,13 @@ struct Ring {
 
   static __device__ __forceinline__ u32 warp() { return (threadIdx.x >> 5) & 3; }
   static __device__ __forceinline__ u32 lane() { return threadIdx.x & 31; }
-  static __device__ __forceinline__ void arrive_once_per_warp(u32 barrier) {
-    __syncwarp();
-    if (lane() == 0) mbarrier::arrive(barrier);
-  }
-  // A word that is the same for all threads, in a form that ptxas knows to be uniform.
-  static __device__ __forceinline__ u32 load_uniform(u32 address) { return __shfl_sync(~0u, shared::load_u32(address), 0); }
   __device__ __forceinline__ void wait_keys(Stage stage) const {
     mbarrier::wait(smem + plan::kKeysFull + 8 * stage.slot, stage.phase);
-  }
-  __device__ __forceinline__ u32 wait_block(Stage stage) const {
-    wait_keys(stage);
-    return load_uniform(smem + plan::kBlockFlags + 16 * stage.slot);
   }
   __device__ __forceinline__ void wait_probability(Stage stage) const {
     mbarrier::wait(smem + plan::kProbabilityFull + 8 * stage.slot, stage.phase);
   }
-  __device__ __forceinline__ bool has_work() const {
-    return static_cast<i32>(blockIdx.x) < args.T * (args.H / static_cast<i32>(kHeads));
-  }
+  __device__ __forceinline__ bool has_work() const { return static_cast<i32>(blockIdx.x) < Unit::count(args); }
 };
 
 // Warpgroup 2: scores and softmax of every key block, the scores one block ahead.
@@ -70,9 +60,10 @@ struct ScoreWarpgroup : Ring {
     RowState rows;
     Stage stage;
     u32 valid_low, valid_high, flags;  // of the block in `stage`
-    u32 ordinal;                       // items started
-    i32 item;
+    u32 ordinal;                       // units started
+    i32 unit_index;
     u32 own_words;  // see ScoreWarp
+    u32 negated;    // the scale is negative or zero: scores take its sign
     bool done;
   };
 
@@ -113,14 +104,22 @@ struct ScoreWarpgroup : Ring {
   __device__ __forceinline__ void load_block(State& state, u32 slot) const {
     u32 unused;
     shared::load(state.valid_low, state.valid_high, state.flags, unused, smem + plan::kBlock + 16 * slot);
+    state.valid_low = __shfl_sync(~0u, state.valid_low, 0);
+    state.valid_high = __shfl_sync(~0u, state.valid_high, 0);
+    state.flags = __shfl_sync(~0u, state.flags, 0);
   }
 
+  // Nothing masked, not the last of its unit, positive scale.
+  __device__ __forceinline__ bool is_plain(const State& state) const {
+    return ((state.flags & ~u32{kFirstOfItem}) | ~(state.valid_low & state.valid_high) | state.negated) == 0;
+  }
   // Softmax of the block whose scores are in `s`, while those of the next one are computed into `next_s`. After the CTA's last
   // block stale scores are computed and never read: a branch around wgmma would make ptxas serialise all of them.
+  template <bool plain>
   __device__ __forceinline__ void step(float (&s)[32], float (&next_s)[32], State& state) const {
     const ScoreWarp scores{smem, state.own_words};
     const Constants constants = Constants::load(smem);
-    const u32 flags = __shfl_sync(~0u, state.flags, 0);  // uniform, and known to be
+    const u32 flags = plain ? state.flags & kFirstOfItem : __shfl_sync(~0u, state.flags, 0);  // uniform, and known to be
     const Stage next = state.stage.next();
     const u32 next_ordinal = state.ordinal + ((flags & kLastOfItem) ? 1 : 0);
     // The next operands. Waiting for them first saves about 2 % of the clocks at 512 exact and high (fast: nothing) and costs
@@ -128,18 +127,25 @@ struct ScoreWarpgroup : Ring {
     if constexpr (!kHasRope) wait_operands(next, next_ordinal, flags);
     wgmma::wait<0>();
     wgmma::pin(s);
-    scores.prepare(s, state.valid_low, state.valid_high, constants.sign);
-    if (flags & kLastOfItem) arrive_once_per_warp(smem + plan::kQueryEmpty + 8 * (state.ordinal % plan::kQueryBuffers));
+    if constexpr (!plain) scores.prepare(s, state.valid_low, state.valid_high, constants.sign);
     if constexpr (kHasRope) wait_operands(next, next_ordinal, flags);
     wgmma::pin(s);
     start_scores(next_s, next_ordinal, next.slot);
     load_block(state, next.slot);
-    scores.run(s, state.rows, constants, state.stage.slot, flags, state.item, args,
+    scores.run(s, state.rows, constants, state.stage.slot, flags, state.unit_index, args,
                SecondHalf{*this, next_s, next_ordinal, next.slot});
-    if (flags & kLastOfItem) state.item += static_cast<i32>(gridDim.x);
+    if (flags & kLastOfItem) state.unit_index += static_cast<i32>(gridDim.x);
     state.ordinal = next_ordinal;
     state.stage = next;
     state.done = flags & kLastOfCta;
+  }
+
+  // A plain block has a copy of the code without the questions that it need not be asked: a quarter fewer instructions.
+  __device__ __forceinline__ void advance(float (&s)[32], float (&next_s)[32], State& state) const {
+    if (is_plain(state))
+      step<true>(s, next_s, state);
+    else
+      step<false>(s, next_s, state);
   }
 
   __device__ __forceinline__ void run() const {
@@ -149,7 +155,8 @@ struct ScoreWarpgroup : Ring {
     state.rows.reset();
     state.stage = Stage{0, 0};
     state.ordinal = 0;
-    state.item = static_cast<i32>(blockIdx.x);
+    state.unit_index = static_cast<i32>(blockIdx.x);
+    state.negated = __shfl_sync(~0u, Constants::load(smem).sign != 1.f ? 1 : 0, 0);
     state.own_words = smem + swizzle::offset64(16 * warp() + (lane() >> 2), 0) + 4 * (lane() & 3);
     wait_keys(state.stage);
     load_block(state, 0);
@@ -158,9 +165,9 @@ struct ScoreWarpgroup : Ring {
     start_scores(s[0], 0, 0);
     SecondHalf{*this, s[0], 0, 0}();
     while (true) {
-      step(s[0], s[1], state);
+      advance(s[0], s[1], state);
       if (state.done) break;
-      step(s[1], s[0], state);
+      advance(s[1], s[0], state);
       if (state.done) break;
     }
     wgmma::wait<0>();
@@ -204,7 +211,9 @@ struct ValueWarpgroup : Ring {
   }
 
   // The stage is free: V is in registers, P multiplied, the factors applied.
-  __device__ __forceinline__ void release(Stage stage) const { arrive_once_per_warp(smem + plan::kKeysEmpty + 8 * stage.slot); }
+  __device__ __forceinline__ void release(Stage stage) const {
+    mbarrier::arrive_for_warp(smem + plan::kKeysEmpty + 8 * stage.slot, lane() == 0);
+  }
 
   __device__ __forceinline__ void run() const {
     if (!has_work()) return;
@@ -212,17 +221,19 @@ struct ValueWarpgroup : Ring {
     clear(total);
     ValueFragment v[2];
     Stage stage{0, 0};
-    i32 item = static_cast<i32>(blockIdx.x);
-    while (true) {  // items
+    i32 unit_index = static_cast<i32>(blockIdx.x);
+    u32 ordinal = 0;  // units finished
+    while (true) {    // units
       u32 flags;
-      // Blocks. What happens once per item stands outside of this loop.
+      // Blocks. What happens once per unit stands outside of this loop.
       while (true) {
         const u32 slot = stage.slot;
-        flags = wait_block(stage);
-        load_fragment(v[0], value_base(smem, index, warp(), lane()) + slot * plan::kRowBlock);
         wait_probability(stage);
-        const bool moved = __any_sync(~0u, shared::load_u32(smem + plan::kMoved + 16 * slot + 4 * (lane() & 3)) != 0);
-        if (moved && !(flags & kFirstOfItem)) scale_columns(total, smem + plan::kRescale + 256 * slot);
+        load_fragment(v[0], value_base(smem, index, warp(), lane()) + slot * plan::kRowBlock);
+        u32 news[4];
+        shared::load(news[0], news[1], news[2], news[3], smem + plan::kNews + 16 * slot);
+        flags = __shfl_sync(~0u, (news[0] | news[1]) | (news[2] | news[3]), 0);
+        if ((flags & (kMovedFrame | kFirstOfItem)) == kMovedFrame) scale_columns(total, smem + plan::kRescale + 256 * slot);
         multiply_values(total, v, slot);
         if (flags & kLastOfItem) break;
         release(stage);
@@ -230,10 +241,14 @@ struct ValueWarpgroup : Ring {
       }
       scale_columns(total, smem + plan::kNormaliser + 256 * stage.slot);
       release(stage);
-      store_output(total, item, args);
+      // Every score of the unit is there, so its Q is not wanted any more.
+      const u32 buffer = ordinal % plan::kQueryBuffers;
+      store_output(total, unit_index, smem + plan::kQuery + buffer * plan::kRowBlock + ((threadIdx.x >> 5) & 7) * 4096, args);
+      mbarrier::arrive_for_warp(smem + plan::kQueryEmpty + 8 * buffer, lane() == 0);
+      ++ordinal;
       if (flags & kLastOfCta) break;
       clear(total);
-      item += static_cast<i32>(gridDim.x);
+      unit_index += static_cast<i32>(gridDim.x);
       stage = stage.next();
     }
   }
@@ -244,11 +259,11 @@ struct ValueWarpgroup : Ring {
 using namespace dsak;
 
 extern "C" __global__ void __launch_bounds__(dsak::q8::kThreads, 1)
-    sparse_mla_prefill_q8(const u8* q, const u8* q_rope, const u8* kv, const i32* indices, const i32* topk_length,
-                          const float* attn_sink, const float* q_scale, const float* kv_scale, bf16_bits* out,
-                          float* max_logits, float* lse, i64 q_stride_t, i64 q_stride_h, i64 q_rope_stride_t,
-                          i64 q_rope_stride_h, i64 kv_stride, i64 indices_stride, i64 out_stride_t, i64 out_stride_h, i32 T,
-                          i32 H, i32 topk, i32 s_kv, float sm_scale) {
+    sparse_mla_q8(const u8* q, const u8* q_rope, const u8* kv, const i32* indices, const i32* topk_length,
+                  const float* attn_sink, const float* q_scale, const float* kv_scale, bf16_bits* out, float* max_logits,
+                  float* lse, u16* partial_out, float* partial_scalars, i64 q_stride_t, i64 q_stride_h, i64 q_rope_stride_t,
+                  i64 q_rope_stride_h, i64 kv_stride, i64 indices_stride, i64 out_stride_t, i64 out_stride_h, i32 T, i32 H,
+                  i32 topk, i32 s_kv, i32 whole_items, i32 splits, float sm_scale) {
   using namespace dsak::q8;
   extern __shared__ __align__(1024) u8 dynamic_shared[];
   const u32 smem = shared::address_of(dynamic_shared);
@@ -263,6 +278,8 @@ extern "C" __global__ void __launch_bounds__(dsak::q8::kThreads, 1)
                        out,
                        max_logits,
                        lse,
+                       partial_out,
+                       partial_scalars,
                        q_stride_t,
                        q_stride_h,
                        q_rope_stride_t,
@@ -275,18 +292,21 @@ extern "C" __global__ void __launch_bounds__(dsak::q8::kThreads, 1)
                        H,
                        topk,
                        s_kv,
+                       whole_items,
+                       splits,
                        sm_scale};
   // Through a shuffle, so that ptxas knows the roles to be uniform: wgmma under a branch it thinks divergent is serialised.
   const u32 warpgroup = __shfl_sync(~0u, threadIdx.x >> 7, 0);
   if (threadIdx.x == 0) {
     for (u32 i = 0; i < plan::kStages; ++i) {
-      mbarrier::init(smem + plan::kKeysFull + 8 * i, 128 + 4);   // every thread's copies, every warp's validity bits
-      mbarrier::init(smem + plan::kProbabilityFull + 8 * i, 4);  // the score warps
-      mbarrier::init(smem + plan::kKeysEmpty + 8 * i, 8);        // the value warps
+      mbarrier::init(smem + plan::kKeysFull + 8 * i,
+                     128 + 4 * mbarrier::kArrivalsPerWarp);  // every thread's copies, every warp's validity bits
+      mbarrier::init(smem + plan::kProbabilityFull + 8 * i, 4 * mbarrier::kArrivalsPerWarp);  // the score warps
+      mbarrier::init(smem + plan::kKeysEmpty + 8 * i, 8 * mbarrier::kArrivalsPerWarp);        // the value warps
     }
     for (u32 i = 0; i < plan::kQueryBuffers; ++i) {
-      mbarrier::init(smem + plan::kQueryFull + 8 * i, 128);  // every producer thread
-      mbarrier::init(smem + plan::kQueryEmpty + 8 * i, 4);   // the score warps
+      mbarrier::init(smem + plan::kQueryFull + 8 * i, 128);                              // every producer thread
+      mbarrier::init(smem + plan::kQueryEmpty + 8 * i, 8 * mbarrier::kArrivalsPerWarp);  // the value warps
     }
     mbarrier::fence_init();
     Constants::store(smem, args);

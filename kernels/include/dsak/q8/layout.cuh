@@ -20,7 +20,7 @@ constexpr u32 kLatent = 512;
 constexpr bool kHasRope = kWidth == 576;
 constexpr bool kPromote = DSAK_PRECISION >= 1;
 constexpr bool kTwoTerms = DSAK_PRECISION == 2;
-constexpr bool kQuantisedSum = DSAK_PRECISION == 1;  // divide by the sum of the rounded weights (see q8_scores.cuh)
+constexpr bool kQuantisedSum = DSAK_PRECISION == 1;  // divide by the sum of the rounded weights (see scores.cuh)
 static_assert(kWidth == 512 || kWidth == 576, "DSAK_D must be 512 or 576");
 static_assert(DSAK_PRECISION >= 0 && DSAK_PRECISION <= 2, "DSAK_PRECISION must be 0, 1 or 2");
 
@@ -36,10 +36,11 @@ static_assert(kProducerRegisters + kScoreRegisters + 2 * kValueRegisters <= 512,
 
 constexpr float kLn2 = 0.693147180559945f;
 constexpr float kLog2e = 1.44269504088896f;
-// The softmax frame (the subtracted maximum) moves only when a logit passes it by this many octaves. P is scaled by
-// 448 / 2^slack, so it never saturates, and nearly no block has to rescale the output.
-constexpr float kFrameSlack = 3;
-constexpr float kLog2ProbabilityScale = 8.807354922057604f - kFrameSlack;  // log2(448) - slack
+// The softmax frame (the subtracted maximum) moves only when a logit passes it by the slack, so that nearly no block has to
+// rescale the output. A weight at the frame is 64 in e4m3, and one at the slack 448, the largest number. Most weights of a row
+// lie a little below the frame: just under a power of two, where the relative error of e4m3 is smallest.
+constexpr float kLog2ProbabilityScale = 6;
+constexpr float kFrameSlack = 2.807354922057604f;  // log2(448 / 64)
 // Below any e4m3 logit (at most 448 * 448 * 576 in magnitude), and finite: a row without a key yet gives no inf - inf.
 constexpr float kEmptyFrame = -1e10f;
 
@@ -55,16 +56,37 @@ struct Arguments {
   bf16_bits* out;
   float* max_logits;
   float* lse;
+  u16* partial_out;        // of every part: 64 heads x 512 halves, normalised, without kv_scale
+  float* partial_scalars;  // of every part: 64 heads x (base-2 log of the sum of exponentials, largest logit)
   i64 q_stride_t, q_stride_h, q_rope_stride_t, q_rope_stride_h, kv_stride, indices_stride, out_stride_t, out_stride_h;
   i32 T, H, topk, s_kv;
+  i32 whole_items, splits;  // items from whole_items on are done in `splits` parts
   float sm_scale;
+};
+
+// An item is one token and 64 heads. CTAs take units in turn: an item, or a part of one (a range of its key blocks), so that
+// the last round, or a short launch, does not leave most of the chip idle. `combine.cuh` puts parts together.
+struct Unit {
+  i32 item;
+  i32 part;  // index of the part over all split items; -1: the whole item
+
+  static __device__ __forceinline__ i32 items(const Arguments& args) { return args.T * (args.H / static_cast<i32>(kHeads)); }
+  static __device__ __forceinline__ i32 count(const Arguments& args) {
+    return args.whole_items + (items(args) - args.whole_items) * args.splits;
+  }
+  __device__ __forceinline__ Unit(i32 unit, const Arguments& args) : item(unit), part(-1) {
+    if (unit < args.whole_items) return;
+    part = unit - args.whole_items;
+    item = args.whole_items + part / args.splits;
+  }
 };
 
 // What the producer tells the consumers about a key block, beside its validity bits.
 enum BlockFlags : u32 {
-  kFirstOfItem = 1,  // an item is one token and 64 heads
+  kFirstOfItem = 1,  // of a unit, in fact: an item or a part of one
   kLastOfItem = 2,
   kLastOfCta = 4,
+  kMovedFrame = 8,  // added by the scores: some head's softmax frame moved
 };
 
 // Byte offsets from the start of dynamic shared memory. Rows of Q and KV are split into column tiles of 64 rows x 128 bytes
@@ -86,8 +108,8 @@ constexpr u32 kProbability = kKeysValues + kStages * kRowBlock;
 constexpr u32 kRescale = kProbability + kOwnTerms * kStages * kTerm;  // 64 floats per stage: what the block makes of older sums
 constexpr u32 kNormaliser = kRescale + kStages * 256;    // 64 floats per stage: factor of the output of an item that ends there
 constexpr u32 kConstants = kNormaliser + kStages * 256;  // 4 floats
-constexpr u32 kMoved = kConstants + 16;                  // 4 words per stage: did this warp's frame move
-constexpr u32 kBlock = kMoved + kStages * 16;            // 4 words per stage: 64 validity bits, the block's flags, unused
+constexpr u32 kNews = kConstants + 16;                   // 4 words per stage, one of each score warp: the block's flags
+constexpr u32 kBlock = kNews + kStages * 16;             // 4 words per stage: 64 validity bits, the block's flags, unused
 constexpr u32 kBlockFlags = kBlock + 8;                  // of stage 0; 16 bytes further for each stage
 constexpr u32 kKeysFull = kBlock + kStages * 16;         // barriers from here on
 constexpr u32 kKeysEmpty = kKeysFull + 8 * kStages;
@@ -116,6 +138,6 @@ struct Stage {
 
 // Dynamic shared memory to request at launch.
 constexpr u32 kSharedBytes = plan::kTotal;
-static_assert(kSharedBytes == DSAK_SHARED && kThreads == DSAK_THREADS, "q8_candidates.py declares another launch");
+static_assert(kSharedBytes == DSAK_SHARED && kThreads == DSAK_THREADS, "include/q8.py declares another launch");
 
 }  // namespace dsak::q8

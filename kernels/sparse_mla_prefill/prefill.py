@@ -12,7 +12,7 @@ from dsak_softmax import reciprocal, row_length, scales, store_statistics
 
 
 @triton.jit
-def fp8_prefill(
+def prefill(
     q,
     q_s0,
     q_s1,

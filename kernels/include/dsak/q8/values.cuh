@@ -13,10 +13,10 @@
 #include "dsak/descriptor.cuh"
 #include "dsak/ldmatrix.cuh"
 #include "dsak/mbarrier.cuh"
+#include "dsak/q8/layout.cuh"
 #include "dsak/registers.cuh"
 #include "dsak/shared_memory.cuh"
 #include "dsak/wgmma.cuh"
-#include "q8_layout.cuh"
 
 namespace dsak::q8 {
 
@@ -84,27 +84,52 @@ __device__ __forceinline__ void clear(float (&total)[4][32]) {
     for (u32 i = 0; i < 32; ++i) total[c][i] = 0.f;
 }
 
-// Stores 64 heads x 256 columns straight from registers: 32-byte sectors, no shared memory.
-__device__ __forceinline__ void store_output(const float (&total)[4][32], i32 item, const Arguments& args) {
-  const i32 head_tiles = args.H / static_cast<i32>(kHeads);
-  const i32 token = item / head_tiles;
-  const u32 thread = threadIdx.x;
-  const u32 t = thread & 3;
-  bf16_bits* row = args.out + token * args.out_stride_t +
-                   ((item - token * head_tiles) * static_cast<i32>(kHeads) + static_cast<i32>(2 * t)) * args.out_stride_h +
-                   ((thread >> 5) & 7) * 64 + ((thread >> 2) & 7) * 2;
+// Stores a warp's 64 heads x 64 columns as bf16, or as f16 for a part, to `row` (head 0, the warp's first column). Straight
+// from the registers that would be 32-byte pieces and about 3000 clocks; through 4 KiB of shared memory, `scratch`, it is whole
+// lines. Two rounds of 32 heads.
+template <bool part>
+__device__ __forceinline__ void store_rows(const float (&total)[4][32], u16* row, i64 stride_h, u32 scratch) {
+  const u32 t = threadIdx.x & 3, g = (threadIdx.x >> 2) & 7, lane = threadIdx.x & 31;
+  // Rows of 128 bytes (a head's 64 columns) whose 16-byte units are swapped by bits 1 and 2 of the row, against bank conflicts.
+  const u32 write = scratch + 256 * t + ((t << 5) | (g << 2));
+  const u32 read = scratch + (lane >> 3) * 128 + (((lane & 7) ^ ((lane >> 4) << 1)) << 4);
+  row += static_cast<i32>(lane >> 3) * stride_h + (lane & 7) * 8;
 #pragma unroll
-  for (u32 j = 0; j < 8; ++j) {
-    bf16_bits* next = row + args.out_stride_h;
+  for (u32 round = 0; round < 2; ++round) {
+    __syncwarp();
 #pragma unroll
-    for (u32 c = 0; c < 4; ++c) {
-      const u32 a = to_bf16x2(total[c][4 * j], total[c][4 * j + 2]);
-      const u32 b = to_bf16x2(total[c][4 * j + 1], total[c][4 * j + 3]);
-      asm volatile("st.global.u32 [%0], %1;" ::"l"(row + 16 * c), "r"(a) : "memory");
-      asm volatile("st.global.u32 [%0], %1;" ::"l"(next + 16 * c), "r"(b) : "memory");
+    for (u32 j = 0; j < 4; ++j)
+#pragma unroll
+      for (u32 c = 0; c < 4; ++c) {
+        const float* d = total[c] + 4 * (4 * round + j);
+        const u32 address = (write ^ (c << 5)) + j * 1024;
+        shared::store(address, part ? to_f16x2(d[0], d[2]) : to_bf16x2(d[0], d[2]));
+        shared::store(address + 128, part ? to_f16x2(d[1], d[3]) : to_bf16x2(d[1], d[3]));
+      }
+    __syncwarp();
+#pragma unroll
+    for (u32 i = 0; i < 8; ++i) {
+      u32 w[4];
+      shared::load(w[0], w[1], w[2], w[3], (read ^ ((i & 1) << 6)) + i * 512);
+      asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(row), "r"(w[0]), "r"(w[1]), "r"(w[2]), "r"(w[3])
+                   : "memory");
+      row += 4 * stride_h;
     }
-    row += 8 * args.out_stride_h;
   }
+}
+
+__device__ __forceinline__ void store_output(const float (&total)[4][32], i32 unit_index, u32 scratch, const Arguments& args) {
+  const Unit unit(unit_index, args);
+  const u32 column = ((threadIdx.x >> 5) & 7) * 64;
+  if (unit.part >= 0) {
+    store_rows<true>(total, args.partial_out + static_cast<i64>(unit.part) * (kHeads * kLatent) + column, kLatent, scratch);
+    return;
+  }
+  const i32 head_tiles = args.H / static_cast<i32>(kHeads);
+  const i32 token = unit.item / head_tiles;
+  const i32 head = (unit.item - token * head_tiles) * static_cast<i32>(kHeads);
+  store_rows<false>(total, args.out + token * args.out_stride_t + head * args.out_stride_h + column, args.out_stride_h,
+                    scratch);
 }
 
 // Adds a key block's share to the float32 total. The tensor cores' own running sum would truncate it (see wgmma.cuh).

@@ -6,10 +6,10 @@
 
 #include "dsak/cp_async.cuh"
 #include "dsak/mbarrier.cuh"
+#include "dsak/q8/layout.cuh"
 #include "dsak/registers.cuh"
 #include "dsak/shared_memory.cuh"
 #include "dsak/swizzle.cuh"
-#include "q8_layout.cuh"
 
 namespace dsak::q8 {
 
@@ -27,13 +27,13 @@ struct Producer {
     return min(max(__ldg(args.topk_length + token), 0), args.topk);
   }
 
-  // The index in this lane's column of key block `block`, or -1. Lanes 16..31 mirror lanes 0..15.
+  // The index in this lane's column of key block `block`, unchecked, or -1 past the row's end. Lanes 16..31 mirror lanes 0..15.
+  // Whether it is a row of KV is asked a block later: a comparison here would wait for memory, once for every block.
   __device__ __forceinline__ i32 load_index(i32 token, i32 columns, i32 block) const {
     const u32 warp = warp_index(), lane = lane_index();
     const i32 column = block * static_cast<i32>(kKeys) + static_cast<i32>(16 * warp + (lane & 15));
     if (column >= columns) return -1;
-    const i32 index = __ldg(args.indices + token * args.indices_stride + column);
-    return static_cast<u32>(index) < static_cast<u32>(args.s_kv) ? index : -1;
+    return __ldg(args.indices + token * args.indices_stride + column);
   }
 
   __device__ __forceinline__ void load_query(i32 token, i32 first_head, u32 buffer) const {
@@ -87,34 +87,51 @@ struct Producer {
     }
   }
 
+  // The key blocks of a unit: columns of its token's index row that count, first and last block.
+  struct Range {
+    i32 columns, first, last;
+  };
+  __device__ __forceinline__ Range range_of(const Unit& unit, i32 token) const {
+    i32 columns = columns_of(token);
+    // A token without columns still gets one, fully masked, block: the epilogue then needs no special case.
+    const i32 blocks = (max(columns, 1) + static_cast<i32>(kKeys) - 1) / static_cast<i32>(kKeys);
+    if (unit.part < 0) return Range{columns, 0, blocks - 1};
+    const i32 part = unit.part % args.splits;
+    const i32 first = static_cast<i32>(static_cast<i64>(blocks) * part / args.splits);
+    const i32 end = static_cast<i32>(static_cast<i64>(blocks) * (part + 1) / args.splits);
+    if (first == end) return Range{0, 0, 0};  // more parts than blocks: so does a part without blocks
+    return Range{columns, first, end - 1};
+  }
+
   __device__ __forceinline__ void run() const {
     const i32 head_tiles = args.H / static_cast<i32>(kHeads);
-    const i32 items = args.T * head_tiles;
-    i32 item = static_cast<i32>(blockIdx.x);
-    if (item >= items) return;
+    const i32 units = Unit::count(args);
+    i32 unit_index = static_cast<i32>(blockIdx.x);
+    if (unit_index >= units) return;
 
     Stage stage{0, 0};
-    u32 ordinal = 0;  // items started
-    i32 token = item / head_tiles;
-    i32 columns = columns_of(token);
-    i32 next_index = load_index(token, columns, 0);
+    u32 ordinal = 0;  // units started
+    Unit unit(unit_index, args);
+    i32 token = unit.item / head_tiles;
+    Range range = range_of(unit, token);
+    i32 next_index = load_index(token, range.columns, range.first);
     while (true) {
       const u32 buffer = ordinal % plan::kQueryBuffers;
       mbarrier::wait(smem + plan::kQueryEmpty + 8 * buffer, ((ordinal / plan::kQueryBuffers) & 1) ^ 1);
-      load_query(token, (item - token * head_tiles) * static_cast<i32>(kHeads), buffer);
+      load_query(token, (unit.item - token * head_tiles) * static_cast<i32>(kHeads), buffer);
 
-      item += static_cast<i32>(gridDim.x);
-      const bool last_item = item >= items;
-      // A token without columns still gets one, fully masked, block: the epilogue then needs no special case.
-      const i32 last_block = (max(columns, 1) - 1) / static_cast<i32>(kKeys);
-      for (i32 block = 0; block <= last_block; ++block, stage = stage.next()) {
-        const i32 index = next_index;
+      unit_index += static_cast<i32>(gridDim.x);
+      const bool last_unit = unit_index >= units;
+      const i32 first_block = range.first, last_block = range.last;
+      for (i32 block = first_block; block <= last_block; ++block, stage = stage.next()) {
+        const i32 index = static_cast<u32>(next_index) < static_cast<u32>(args.s_kv) ? next_index : -1;
         if (block < last_block) {
-          next_index = load_index(token, columns, block + 1);
-        } else if (!last_item) {
-          token = item / head_tiles;
-          columns = columns_of(token);
-          next_index = load_index(token, columns, 0);
+          next_index = load_index(token, range.columns, block + 1);
+        } else if (!last_unit) {
+          unit = Unit(unit_index, args);
+          token = unit.item / head_tiles;
+          range = range_of(unit, token);
+          next_index = load_index(token, range.columns, range.first);
         }
         const u32 valid = __ballot_sync(~0u, index >= 0);
         const u32 slot = stage.slot;
@@ -123,17 +140,17 @@ struct Producer {
           const u32 warp = warp_index();
           shared::store(smem + plan::kBlock + 16 * slot + 2 * warp, static_cast<u16>(valid));
           if (warp == 0) {
-            u32 flags = block == 0 ? kFirstOfItem : 0;
-            if (block == last_block) flags |= last_item ? kLastOfItem | kLastOfCta : kLastOfItem;
+            u32 flags = block == first_block ? kFirstOfItem : 0;
+            if (block == last_block) flags |= last_unit ? kLastOfItem | kLastOfCta : kLastOfItem;
             shared::store(smem + plan::kBlockFlags + 16 * slot, flags);
           }
-          mbarrier::arrive(smem + plan::kKeysFull + 8 * slot);
         }
+        mbarrier::arrive_for_warp(smem + plan::kKeysFull + 8 * slot, lane_index() == 0);
         load_rows(index, smem + plan::kKeysValues + slot * plan::kRowBlock);
         cp_async::arrive_when_landed(smem + plan::kKeysFull + 8 * slot);
       }
       ++ordinal;
-      if (last_item) break;
+      if (last_unit) break;
     }
     cp_async::wait_all();
   }

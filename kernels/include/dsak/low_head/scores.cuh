@@ -1,0 +1,119 @@
+// Scores of one key block: S^T = K Q^T, K through registers, Q as core matrices in shared memory.
+//
+// Thread (warp w, lane 4g + t) afterwards owns keys 16w + g and 16w + g + 8 of heads 8n + 2t and 8n + 2t + 1: s[4n], s[4n + 1]
+// are the first key's, s[4n + 2], s[4n + 3] the second one's.
+#pragma once
+
+#include "dsak/cp_async.cuh"
+#include "dsak/descriptor.cuh"
+#include "dsak/ldmatrix.cuh"
+#include "dsak/low_head/layout.cuh"
+#include "dsak/low_head/share.cuh"
+#include "dsak/shared_memory.cuh"
+#include "dsak/wgmma_narrow.cuh"
+
+namespace dsak::low_head {
+
+using Scores = float[kHeads / 2];
+
+// Starts to bring the CTA's heads of Q; heads beyond the last one become zeros.
+__device__ __forceinline__ void start_query(const Arguments& args, const Share& share, u32 smem) {
+  constexpr u32 kChunks = kWidth / 16;
+#pragma unroll
+  for (u32 first = 0; first < kHeads * kChunks; first += kConsumerThreads) {
+    const u32 x = first + threadIdx.x, head = x / kChunks, chunk = x % kChunks;
+    if (kHeads * kChunks % kConsumerThreads != 0 && x >= kHeads * kChunks) break;
+    const bool exists = static_cast<i32>(head) < share.heads;
+    const i64 h = share.first_head + (exists ? static_cast<i32>(head) : 0);
+    const u8* source = chunk < kLatent / 16 ? args.q + share.token * args.q_stride_t + h * args.q_stride_h + chunk * 16
+                                            : args.q_rope + share.token * args.q_rope_stride_t + h * args.q_rope_stride_h +
+                                                  (chunk * 16 - kLatent);
+    cp_async::copy16_or_zero(smem + plan::kQuery + ((chunk * kHeadGroups + (head >> 3)) * 8 + (head & 7)) * 16, source, exists);
+  }
+}
+
+// A barrier of the consumers must follow.
+__device__ __forceinline__ void finish_query() {
+  cp_async::wait_all();
+  shared::fence_async_proxy();  // wgmma reads it
+}
+
+// Where this lane's ldmatrix rows of K start in a stage.
+__device__ __forceinline__ u32 key_offset(u32 warp, u32 lane) { return plan::row(16 * warp + (lane & 15)) + (lane >> 4) * 16; }
+
+// Ends a chain: its sum goes to `s`.
+__device__ __forceinline__ void fold(Scores& s, Scores& chain) {
+  wgmma::pin_all(s);
+  wgmma::pin_all(chain);
+#pragma unroll
+  for (u32 i = 0; i < kHeads / 2; ++i) s[i] += chain[i];
+}
+
+// `keys` is the stage's address plus key_offset. The columns are summed in chains of 128, which meet in float32: the shorter a
+// chain, the less it loses to the tensor cores' truncation. Chain 0 runs in `s` itself, the others in spare registers, in turn.
+// `meanwhile` runs while the last products do.
+template <class Meanwhile>
+__device__ __forceinline__ void multiply_keys(Scores& s, u32 keys, u32 smem, const Meanwhile& meanwhile) {
+  constexpr u32 kPairs = kWidth / 64, kBuffers = 3, kChains = kPairs / 2;  // pairs of steps; the last chain takes the rest
+  constexpr u32 kSpare = kHeads <= 16 ? 2 : 1;
+  constexpr u32 kStep = 2 * kHeadGroups * plan::kCore;  // of Q, 32 columns
+  const u64 query = descriptor::cores(smem + plan::kQuery, kHeadGroups * plan::kCore, plan::kCore);
+  u32 k[kBuffers][2][4];
+  Scores spare[kSpare];
+  wgmma::claim_all(s);
+#pragma unroll
+  for (u32 i = 0; i < kSpare; ++i) wgmma::claim_all(spare[i]);
+  const auto load = [&](u32 pair) {
+    ldmatrix_x4(k[pair % kBuffers][0], keys + pair * 64);
+    ldmatrix_x4(k[pair % kBuffers][1], keys + pair * 64 + 32);
+  };
+  load(0);
+  load(1);
+#pragma unroll
+  for (u32 pair = 0; pair < kPairs; ++pair) {
+    const u32 chain = pair / 2 < kChains ? pair / 2 : kChains - 1;
+    const bool starts = pair == 2 * chain;
+    u32(&now)[2][4] = k[pair % kBuffers];
+    Scores& sum = chain == 0 ? s : spare[(chain - 1) % kSpare];
+    if (kSpare == 1 && starts && chain >= 2) {
+      wgmma::wait<0>();
+      fold(s, sum);
+    }
+    wgmma::fence();
+    if (starts)
+      wgmma::multiply_narrow<false>(sum, now[0], descriptor::advance(query, 2 * pair * kStep));
+    else
+      wgmma::multiply_narrow<true>(sum, now[0], descriptor::advance(query, 2 * pair * kStep));
+    wgmma::multiply_narrow<true>(sum, now[1], descriptor::advance(query, (2 * pair + 1) * kStep));
+    wgmma::commit();
+    if (pair > 0) wgmma::wait<1>();  // the products of pair - 1 are done
+    if (pair + 2 < kPairs) {
+      if (pair > 0) {
+        wgmma::pin_operand(k[(pair + 2) % kBuffers][0]);
+        wgmma::pin_operand(k[(pair + 2) % kBuffers][1]);
+      }
+      load(pair + 2);
+    }
+    if (kSpare == 2 && starts && chain >= 2) fold(s, spare[(chain - 2) % kSpare]);
+  }
+  meanwhile();
+  wgmma::wait<0>();
+  fold(s, spare[(kChains - 2) % kSpare]);
+#pragma unroll
+  for (u32 b = 0; b < kBuffers; ++b) {
+    wgmma::pin_operand(k[b][0]);
+    wgmma::pin_operand(k[b][1]);
+  }
+}
+
+// Masks the two keys of this thread.
+__device__ __forceinline__ void mask_scores(Scores& s, u32 valid_low, u32 valid_high, u32 warp, u32 g) {
+  const u32 bits = ((warp & 2) ? valid_high : valid_low) >> ((warp & 1) * 16 + g);
+#pragma unroll
+  for (u32 n = 0; n < kHeadGroups; ++n) {
+    if (!(bits & 1)) s[4 * n] = s[4 * n + 1] = negative_infinity();
+    if (!(bits & 256)) s[4 * n + 2] = s[4 * n + 3] = negative_infinity();
+  }
+}
+
+}  // namespace dsak::low_head

@@ -1,0 +1,123 @@
+"""The CUDA kernel of 64-head tiles (dsak/q8): FP8 queries x FP8 rows on SM90, persistent blocks.
+
+An item is one token and 64 heads. Where the items do not fill the last round of the multiprocessors, those left over are cut
+into parts by their keys (``SPLITS`` parts each, so that the round is full) and a second launch puts the parts together. A
+decode batch is all left-over; a prefill chunk of 4096 tokens has a few.
+"""
+
+from aot.spec import Candidate, Kernel, Launch, f32, i32, i64, ptr
+
+PRECISIONS = {"fast": 0, "exact": 1, "high": 2}
+THREADS = 512
+SHARED = {  # bytes; the source asserts that its plan comes to the same
+    (512, "fast"): 215312,
+    (512, "exact"): 215312,
+    (512, "high"): 231696,
+    (576, "fast"): 223504,
+    (576, "exact"): 223504,
+    (576, "high"): 198360,
+}
+ITEMS = "(T * (H // 64))"
+LEFT_OVER = f"({ITEMS} % sm_count)"
+WHOLE = f"({ITEMS} - {LEFT_OVER})"
+SPLITS = f"min(sm_count // {LEFT_OVER}, cdiv(topk, 64))"
+# Worth a second launch (about 4 us): at least two parts, of which each is at least four of the blocks that take 0.6 us each, or a
+# launch that has no whole items to hide behind.
+SPLIT = f"{LEFT_OVER} > 0 and {LEFT_OVER} * 2 <= sm_count and topk >= (512 if {WHOLE} > 0 else 128)"
+PARTS = f"({LEFT_OVER} * {SPLITS})"
+PART_BYTES = 64 * 512 * 2  # float16
+SCALAR_BYTES = 64 * 2 * 4
+
+
+def kernel(d: int, precision: str, rope_tensor: bool, split: bool) -> Kernel:
+    rope = "q_rope" if rope_tensor else "q"
+    return Kernel(
+        language="cuda",
+        source="q8.cu",
+        entry="sparse_mla_q8",
+        args=(
+            ptr("q", dtype="fp8"),
+            ptr("q_rope", of=rope, offset=0 if rope_tensor else 512, dtype="fp8"),
+            ptr("kv", dtype="fp8"),
+            ptr("indices"),
+            ptr("topk_length"),
+            ptr("attn_sink"),
+            ptr("q_scale"),
+            ptr("kv_scale"),
+            ptr("out"),
+            ptr("max_logits"),
+            ptr("lse"),
+            ptr("partial_out", of="workspace"),
+            ptr("partial_scalars", of="workspace", offset=f"{PARTS} * {PART_BYTES}" if split else 0),
+            i64("q_stride_t", "q.s0"),
+            i64("q_stride_h", "q.s1"),
+            i64("q_rope_stride_t", f"{rope}.s0"),
+            i64("q_rope_stride_h", f"{rope}.s1"),
+            i64("kv_stride", "kv.s0"),
+            i64("indices_stride", "indices.s0"),
+            i64("out_stride_t", "out.s0"),
+            i64("out_stride_h", "out.s1"),
+            i32("T"),
+            i32("H"),
+            i32("topk"),
+            i32("s_kv"),
+            i32("whole_items", WHOLE if split else ITEMS),
+            i32("splits", SPLITS if split else 1),
+            f32("sm_scale"),
+        ),
+        constants={"DSAK_D": d, "DSAK_PRECISION": PRECISIONS[precision]},
+        options={"threads": THREADS, "shared": SHARED[d, precision]},
+        promises=(r"QGMMA",),
+    )
+
+
+COMBINE = Launch(
+    Kernel(
+        language="cuda",
+        source="q8_combine.cu",
+        entry="sparse_mla_q8_combine",
+        args=(
+            ptr("partial_out", of="workspace"),
+            ptr("partial_scalars", of="workspace", offset=f"{PARTS} * {PART_BYTES}"),
+            ptr("attn_sink"),
+            ptr("kv_scale"),
+            ptr("out"),
+            ptr("max_logits"),
+            ptr("lse"),
+            i64("out_stride_t", "out.s0"),
+            i64("out_stride_h", "out.s1"),
+            i32("H"),
+            i32("whole_items", WHOLE),
+            i32("splits", SPLITS),
+        ),
+        options={"threads": 256},
+    ),
+    (LEFT_OVER, 64, 1),
+)
+
+
+def candidate(d: int, precision: str, rope_tensor: bool, split: bool, calls: str) -> Candidate:
+    when = f"D == {d} and {'' if rope_tensor else 'not '}has(q_rope) and H % 64 == 0 and precision == '{precision}' and {calls}"
+    units = f"{WHOLE} + {PARTS}" if split else ITEMS
+    attention = Launch(kernel(d, precision, rope_tensor, split), (f"min(sm_count, {units})", 1, 1))
+    return Candidate(
+        name=f"q8_d{d}_{precision}{'_rope' if rope_tensor else ''}{'_split' if split else ''}",
+        targets=("sm90",),
+        when=f"{when} and {SPLIT}" if split else when,
+        launches=(attention, COMBINE) if split else (attention,),
+        workspace=f"{PARTS} * {PART_BYTES + SCALAR_BYTES}" if split else "0",
+    )
+
+
+def candidates(calls: str = "T >= 0") -> tuple[Candidate, ...]:
+    """Every level, row width and place of the queries' rope part, for the calls that ``calls`` admits.
+
+    The op's folder has ``q8.cu`` and ``q8_combine.cu``. ``exact`` comes first: it is the default.
+    """
+    return tuple(
+        candidate(d, precision, rope_tensor, split, calls)
+        for precision in ("exact", "high", "fast")
+        for d in (576, 512)
+        for rope_tensor in ((False, True) if d == 576 else (False,))
+        for split in (True, False)
+    )

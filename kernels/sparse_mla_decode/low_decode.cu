@@ -1,0 +1,39 @@
+// FP8 x FP8 sparse-MLA decode for SM90: as the prefill of few heads, with the keys of a token split over a cluster of CTAs.
+// One launch: partial results meet in the CTAs' shared memory (dsak/low_head/combine.cuh). A cluster of one is served too.
+//
+// Measured on an H200 by benchmarks/rates.py --only low (s_kv = 65536, 16 heads, 512, 2112 keys, T = 1, 8, 64, 256):
+// 8.8, 11.2, 25.6, 56.5 us.
+#include "dsak/low_head/kernel.cuh"
+
+using namespace dsak;
+
+extern "C" __global__ void __launch_bounds__(low_head::kThreads, low_head::kCtasPerSm)
+    sparse_mla_decode_low(const u8* q, const u8* q_rope, const u8* kv, const i32* indices, const i32* topk_length,
+                          const float* attn_sink, const float* q_scale, const float* kv_scale, bf16_bits* out,
+                          float* max_logits, float* lse, i64 q_stride_t, i64 q_stride_h, i64 q_rope_stride_t,
+                          i64 q_rope_stride_h, i64 kv_stride, i64 indices_stride, i64 out_stride_t, i64 out_stride_h, i32 H,
+                          i32 topk, i32 s_kv, float sm_scale) {
+  low_head::run({q,
+                 q_rope,
+                 kv,
+                 indices,
+                 topk_length,
+                 attn_sink,
+                 q_scale,
+                 kv_scale,
+                 out,
+                 max_logits,
+                 lse,
+                 q_stride_t,
+                 q_stride_h,
+                 q_rope_stride_t,
+                 q_rope_stride_h,
+                 kv_stride,
+                 indices_stride,
+                 out_stride_t,
+                 out_stride_h,
+                 H,
+                 topk,
+                 s_kv,
+                 sm_scale});
+}

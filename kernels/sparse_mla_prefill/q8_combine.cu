@@ -1,0 +1,1 @@
+#include "dsak/q8/combine.cuh"

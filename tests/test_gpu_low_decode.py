@@ -1,0 +1,108 @@
+"""The decode whose keys a cluster of blocks shares, on a GPU: every cluster size, tile of heads and row width.
+
+The op's own matrix is tests/test_gpu_decode.py; here stand the hazards of the cluster: split borders, shares without keys, blocks
+of threads on one SM, repeats, streams.
+"""
+
+import pytest
+
+pytestmark = pytest.mark.gpu
+torch = pytest.importorskip("torch", reason="the numeric matrix builds its inputs with torch")
+if not torch.cuda.is_available():
+    pytest.skip("found no GPU that torch can use", allow_module_level=True)
+dsa_kernels = pytest.importorskip("dsa_kernels", reason="install the runtime wheel and the wheel of this architecture")
+if torch.cuda.get_device_capability() != (9, 0) or torch.version.cuda is None:
+    pytest.skip("found no SM90 device", allow_module_level=True)
+
+from tests.attention import FP8, Case  # noqa: E402
+
+SIZES = {1: 16, 2: 16, 8: 8, 16: 8, 30: 4, 64: 2, 300: 1, 700: 0}
+"""Tokens of one tile of heads, and the cluster size that the table gives them at 132 SMs; 0: no cluster."""
+
+
+def decode(**options):
+    return Case(**{"op": "sparse_mla_decode", "dtype": FP8, "scale": 0.0625, "H": 16, "s_kv": 4096, "topk": 2051, **options})
+
+
+def check(case, lse_tol=3e-4):
+    case.check(rel=3e-3, lse_tol=lse_tol, elements=False)
+    return case
+
+
+@pytest.mark.parametrize(("T", "size"), SIZES.items())
+def test_the_cluster_is_the_one_meant(T, size):
+    if torch.cuda.get_device_properties(0).multi_processor_count != 132:
+        pytest.skip("the sizes are those of 132 SMs")
+    name = f"low_d576_h16_c{size}" if size else "low_d576_h16"
+    assert f"{name}: chosen" in dsa_kernels.explain("sparse_mla_decode", **decode(T=T).inputs())
+
+
+@pytest.mark.parametrize("T", SIZES)
+@pytest.mark.parametrize("D", [512, 576])
+@pytest.mark.parametrize("H", [8, 16, 32, 64, 128])
+def test_clusters_of_every_size(H, D, T):
+    check(decode(T=T, H=H, D=D, pad=1, precision="high").run(), lse_tol=1e-5)
+
+
+@pytest.mark.parametrize("topk", [1, 63, 64, 65, 129, 257, 513, 577, 2051])
+@pytest.mark.parametrize("T", [1, 8, 30, 64])
+def test_split_borders(T, topk):
+    for H in (5, 8, 13, 16, 29, 32):
+        check(decode(T=T, H=H, topk=topk, pad=1, holes=0.2).run())
+
+
+@pytest.mark.parametrize("T", [1, 8, 30, 64])
+def test_fewer_keys_than_blocks(T):
+    case = decode(T=T)
+    case.indices[:, 1:] = -1  # one key: every other share is empty
+    case.indices[0] = -1
+    case.indices[-1, :-1] = -1
+    check(case.run())
+    case = decode(T=T)
+    case.length = torch.arange(T, dtype=torch.int32, device="cuda") % 70
+    check(case.run())
+    case.sink = torch.linspace(-4, 4, 16, device="cuda")
+    check(case.run())
+
+
+@pytest.mark.parametrize("D", [512, 576])
+@pytest.mark.parametrize("T", [1, 8, 30, 64])
+def test_coherent_rows_are_exact(T, D):
+    for rows in ("equal", "mean"):
+        case = decode(T=T, D=D, mean=1.0)
+        if rows == "equal":
+            case.kv[:] = case.kv[:1].clone()
+        case.run()
+        out = case.wanted()[0]
+        assert (case.out.float() - out).norm() <= 5e-3 * out.norm()
+        assert abs(case.gain() - 1) < 2e-3
+
+
+@pytest.mark.parametrize("T", [1, 8, 30, 64, 300])
+@pytest.mark.parametrize("H", [8, 16, 32])
+def test_a_thousand_repeats_are_bitwise_equal(H, T):
+    case = decode(T=T, H=H, D=512, holes=0.1).run()
+    first = case.out.clone(), case.lse.clone(), case.max_logits.clone()
+    inputs = case.inputs()
+    differs = torch.zeros((), dtype=torch.bool, device="cuda")
+    for _ in range(1000):
+        case.out.fill_(torch.nan)
+        dsa_kernels.sparse_mla_decode(**inputs, out=case.out, max_logits=case.max_logits, lse=case.lse)
+        differs |= (case.out.view(torch.int16) != first[0].view(torch.int16)).any() | (case.lse != first[1]).any()
+    assert not differs.item()
+    check(case)
+
+
+def test_two_streams_at_once():
+    cases = [decode(T=T, seed=T) for T in (1, 8)]
+    wanted = [case.run().out.clone() for case in cases]
+    streams = [torch.cuda.Stream() for _ in cases]
+    for case in cases:
+        case.out.fill_(torch.nan)
+    torch.cuda.synchronize()
+    for _ in range(50):
+        for case, stream in zip(cases, streams, strict=True):
+            with torch.cuda.stream(stream):
+                dsa_kernels.sparse_mla_decode(**case.inputs(), out=case.out)
+    torch.cuda.synchronize()
+    assert all(torch.equal(case.out, want) for case, want in zip(cases, wanted, strict=True))
