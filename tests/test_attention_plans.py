@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ dsa = pytest.importorskip("dsa_kernels", reason="the runtime is not installed: p
 
 from dsa_kernels import _packs  # noqa: E402
 from dsa_kernels.attention import ROUTES, Batch, DsaDecode, DsaPrefill  # noqa: E402
-from tests import serving  # noqa: E402
+from tests import cabi, serving  # noqa: E402
 
 SCALE = 0.0625
 Q8 = "flashmla_sparse_q8"
@@ -128,15 +129,28 @@ def test_a_kernel_is_found_when_the_plan_is_made(packs, pool, rope, kpool, heads
 @pytest.mark.parametrize("device", ["gfx942", "gfx950"])
 @pytest.mark.parametrize("kv_dtype", ["bfloat16", "fp8_e4m3"])
 @pytest.mark.parametrize("rope", [0, 64])
-def test_or_its_absence_is_told(packs, device, kv_dtype, rope):
+def test_a_kernel_is_found_on_amd(packs, device, kv_dtype, rope):
     given = {"prefill": "tilelang", "decode": "tilelang", "kv_dtype": kv_dtype, "device": device, "environment": {}}
     chosen = dsa.check_config(**given, kv_lora_rank=512, rope_dim=rope, heads=8)
     DsaDecode(chosen, SCALE)
-    if (device, kv_dtype) != ("gfx942", "bfloat16"):
-        DsaPrefill(chosen, SCALE)
-        return
-    with pytest.raises(dsa.NoCandidate, match=r"(?s)found no candidate.*sparse_mla_prefill on gfx942.*rejected"):
-        DsaPrefill(chosen, SCALE)
+    DsaPrefill(chosen, SCALE)
+
+
+def test_or_its_absence_is_told(packs, tmp_path, monkeypatch):
+    """A pack without BF16 prefill: the plan for BF16 rows raises when it is made, with the trace."""
+    shutil.copytree(PACKS / "gfx942", tmp_path / "gfx942")
+
+    def without_bf16(manifest):
+        op = next(o for o in manifest["ops"] if o["name"] == "sparse_mla_prefill")
+        op["candidates"] = [c for c in op["candidates"] if not c["name"].startswith("bf16")]
+
+    cabi.edit_manifest(tmp_path / "gfx942", without_bf16)
+    given = {"prefill": "tilelang", "decode": "tilelang", "kv_dtype": "bfloat16", "device": "gfx942", "environment": {}}
+    chosen = dsa.check_config(**given, kv_lora_rank=512, rope_dim=64, heads=8)
+    with dsa.open_packs([tmp_path]) as opened:
+        monkeypatch.setattr(_packs, "_default", opened)
+        with pytest.raises(dsa.NoCandidate, match=r"(?s)found no candidate.*sparse_mla_prefill on gfx942.*rejected"):
+            DsaPrefill(chosen, SCALE)
 
 
 def test_a_device_without_a_pack(packs):

@@ -55,6 +55,19 @@ def test_the_table(packs: Any) -> None:
     assert lines[1].index("verdict") == lines[2].index("rejected") == lines[3].index("chosen")
 
 
+def test_neighbours_that_are_alike_share_a_row() -> None:
+    verdict = _select.Verdict
+    alike = [verdict(f"c{i}", "cuda", "rejected", "wants D == 512") for i in range(3)]
+    found = _select.Selection(
+        "op", "sm90", (*alike, verdict("d", "cuda", "chosen", ""), verdict("e", "cuda", "rejected", "wants D == 512")), "", ""
+    )
+    assert [line.split() for line in str(found).splitlines()[2:]] == [
+        ["c0", "to", "c2", "(3)", "cuda", "rejected", "wants", "D", "==", "512"],
+        ["d", "cuda", "chosen"],
+        ["e", "cuda", "rejected", "wants", "D", "==", "512"],
+    ]
+
+
 @pytest.mark.parametrize(("n", "wish"), [(4, "few"), (4, "cuda"), (20, "split"), (20, "triton")])
 def test_a_wish_that_is_honoured(packs: Any, n: int, wish: str) -> None:
     chosen = call(n, candidate=wish).chosen

@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any
 
 from . import _core, _packs
@@ -27,7 +28,10 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Selection:
-    """What a call would do: the candidates in order of preference, and ``call``, the runtime's words on the call itself."""
+    """What a call would do: the candidates in order of preference, ``call`` and ``launches``, the runtime's own words.
+
+    As a string it is a table; neighbours that are rejected for the same reason share a row.
+    """
 
     op: str
     target: str
@@ -41,11 +45,18 @@ class Selection:
         return next((v for v in self.verdicts if v.verdict == "chosen"), None)
 
     def __str__(self) -> str:
-        table = [("candidate", "language", "verdict", "reason"), *((v.candidate, v.language, v.verdict, v.reason) for v in self.verdicts)]
+        table = [("candidate", "language", "verdict", "reason"), *_rows(self.verdicts)]
         widths = [max(len(row[i]) for row in table) for i in range(4)]
         rows = ["  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in table]
         launches = [line for line in self.launches.splitlines() if not line.startswith("    ")]  # without objects and resources
         return "\n".join([f"{self.op} on {self.target}", *rows, *launches])
+
+
+def _rows(verdicts: Sequence[Verdict]) -> list[tuple[str, str, str, str]]:
+    """One row for each run of neighbours that are alike in all but their names."""
+    runs = [list(run) for _, run in groupby(verdicts, lambda v: (v.language, v.verdict, v.reason))]
+    names = [run[0].candidate if len(run) == 1 else f"{run[0].candidate} to {run[-1].candidate} ({len(run)})" for run in runs]
+    return [(name, run[0].language, run[0].verdict, run[0].reason) for name, run in zip(names, runs, strict=True)]
 
 
 def select(
