@@ -66,8 +66,9 @@ class Graph:
             pack = self.pack(t)
             ops = sorted({r.op for r in recipes if r.target == t.name})
             stamp = self.build / t.name / "ops"
-            _write_if_changed(stamp, "\n".join(ops) + "\n")
-            implicit = " ".join([_path(stamp), "aot/pack.py", "aot/spec.py", "aot/targets.py", *map(_path, sources(ops))])
+            files = [_path(p) for p in sources(ops)]
+            _write_if_changed(stamp, "\n".join([*ops, *files]) + "\n")  # ninja sees a file change, but not one go
+            implicit = " ".join([_path(stamp), "aot/pack.py", "aot/spec.py", "aot/targets.py", "aot/tuning.py", *files])
             text.append(
                 f"build {_path(pack / 'manifest.json')}: pack {' '.join(_path(p) for p in sorted(packed[t.name]))} | {implicit}\n"
                 f"  target = {t.name}\n  folder = {_quote(_relative(pack))}\n"

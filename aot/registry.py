@@ -1,4 +1,4 @@
-"""Finds declarations: every ``kernels/<op>/op.py``, loaded by path.
+"""Finds declarations: every ``kernels/<op>/op.py``, loaded by path, with the tuning file beside it where there is one.
 
 ``kernels`` is a folder of sources, never a package: another distribution owns that import name.
 """
@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
+from aot import tuning
 from aot.spec import Op, SpecError
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -38,7 +39,7 @@ def sibling(file: str, name: str) -> ModuleType:
 
 
 def discover(kernels: Path = KERNELS) -> dict[str, Op]:
-    """Every op under ``kernels``, by name, sorted. Raises ``SpecError`` naming the file of a broken declaration."""
+    """Every op under ``kernels``, by name, sorted. Raises ``SpecError`` naming the file of a broken declaration or tuning."""
     ops: dict[str, Op] = {}
     for path in sorted(kernels.glob("*/op.py")):
         where = path.relative_to(kernels.parent)
@@ -52,5 +53,5 @@ def discover(kernels: Path = KERNELS) -> dict[str, Op]:
             raise SpecError(f"{where}: found no OP; wanted OP = aot.spec.Op(...)")
         if op.name != path.parent.name:
             raise SpecError(f"{where}: found op {op.name!r}; wanted the folder's name, {path.parent.name!r}")
-        ops[op.name] = op
+        ops[op.name] = tuning.apply(op, path.with_name(tuning.FILE))
     return ops

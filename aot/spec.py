@@ -192,7 +192,11 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Op:
-    """A user-level operation. ``holes`` lists targets that it does not serve, each with the reason."""
+    """A user-level operation. ``holes`` lists targets that it does not serve, each with the reason.
+
+    ``tuned`` are candidates once more, narrowed to calls for which they were measured to be the fastest: they go before all others
+    (``aot/tuning.py``).
+    """
 
     name: str
     doc: str
@@ -200,6 +204,7 @@ class Op:
     candidates: tuple[Candidate, ...]
     rules: tuple[Rule, ...] = ()
     holes: Mapping[str, str] = field(default_factory=dict)
+    tuned: tuple[Candidate, ...] = ()
 
     def __post_init__(self) -> None:
         check_op(self)
@@ -214,7 +219,7 @@ class Op:
 
     def candidates_for(self, target: Target) -> list[Candidate]:
         """Candidates on ``target`` in order of preference, the promises of their arguments added to their guards."""
-        return [self._guarded(c, target) for c in self.candidates if target.name in c.targets]
+        return [self._guarded(c, target) for c in (*self.tuned, *self.candidates) if target.name in c.targets]
 
     def _guarded(self, c: Candidate, target: Target) -> Candidate:
         promised: dict[str, None] = {}
@@ -232,8 +237,8 @@ class Op:
         return (target.fp8 if arg.dtype == "fp8" else arg.dtype) or self.tensors[arg.value].dtypes(target)[0]
 
     def kernels_for(self, target: Target) -> list[Kernel]:
-        """Every kernel of the op on ``target``, each once, in the order of first use."""
-        return list(dict.fromkeys(x.kernel for c in self.candidates_for(target) for x in c.launches))
+        """Every kernel of the op on ``target``, each once, in the order of first use, which tuning leaves as it is."""
+        return list(dict.fromkeys(x.kernel for c in self.candidates if target.name in c.targets for x in c.launches))
 
 
 def symbols(op: Op) -> list[str]:
@@ -293,9 +298,10 @@ def check_op(op: Op) -> None:
             expr(s.default, f"default of {s.name}")
     for r in op.rules:
         expr(r.check, "rule")
-    if len({c.name for c in op.candidates}) != len(op.candidates):
+    every = (*op.tuned, *op.candidates)
+    if len({c.name for c in every}) != len(every):
         raise fail("a candidate name appears twice")
-    for c in op.candidates:
+    for c in every:
         _check_candidate(op, c, expr, fail)
     for name in TARGETS:
         served = any(name in c.targets for c in op.candidates)

@@ -28,7 +28,7 @@ def form(op: Op) -> Op:
         return replace(c, targets=("sm90",), launches=launches)
 
     mine = [c for c in op.candidates if "gfx950" in c.targets and all(x.kernel.language == "triton" for x in c.launches)]
-    return replace(op, candidates=tuple(map(candidate, mine)), holes=ELSEWHERE)
+    return replace(op, candidates=tuple(map(candidate, mine)), holes=ELSEWHERE, tuned=())
 
 
 if __name__ == "__main__":

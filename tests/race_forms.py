@@ -24,7 +24,7 @@ def form(op: Op) -> Op:
         return replace(c, launches=tuple(Launch(k, x.grid, x.cluster) for k, x in zip(every_lane, c.launches, strict=True)))
 
     mine = [c for c in op.candidates if "sm90" in c.targets and all(x.kernel.language == "cuda" for x in c.launches)]
-    return replace(op, candidates=tuple(replace(candidate(c), targets=("sm90",)) for c in mine), holes=ELSEWHERE)
+    return replace(op, candidates=tuple(replace(candidate(c), targets=("sm90",)) for c in mine), holes=ELSEWHERE, tuned=())
 
 
 if __name__ == "__main__":

@@ -203,3 +203,24 @@ def test_bad_arguments_say_what_is_wanted(built, arguments, message):
     folder, _ = built
     done = build(folder, *arguments)
     assert done.returncode != 0 and message in " ".join(done.stderr.split())
+
+
+def test_a_tuning_file_rebuilds_the_packs_alone_and_leaves_with_its_file(again):
+    manifest = again / "packs" / "sm90" / "manifest.json"
+    before, file = manifest.read_bytes(), again / "kernels" / OP / "tuning.json"
+    name = json.loads(before)["ops"][0]["candidates"][-1]["name"]
+    entry = {"when": "H == 8", "first": name, "us": {"H=8": [1.0, 2.0]}, "measured": {"device": "a GPU", "command": "a command"}}
+    file.write_text(json.dumps({"sm90": [entry]}))
+    done = build(again, "--arch", "sm90")
+    assert done.returncode == 0 and "pack sm90" in done.stdout and "compile " not in done.stdout, done.stdout + done.stderr
+    first = json.loads(manifest.read_text())["ops"][0]["candidates"][0]
+    assert first["name"] == f"tuned1_{name}" and "H == 8" in first["when"]
+
+    file.write_text(json.dumps({"sm90": [entry | {"first": "nothing"}]}))
+    done = build(again, "--arch", "sm90")
+    assert done.returncode != 0 and f"Error: kernels/{OP}/tuning.json: sm90, entry 1: found first 'nothing'" in done.stderr, done.stderr
+
+    file.unlink()
+    done = build(again, "--arch", "sm90")
+    assert done.returncode == 0 and "compile " not in done.stdout, done.stdout + done.stderr
+    assert manifest.read_bytes() == before

@@ -13,7 +13,7 @@ if torch.cuda.get_device_capability() != (9, 0) or torch.version.cuda is None:
 from tests.attention import FP8, INF, Case  # noqa: E402
 
 LEVELS = ("fast", "exact", "high")
-ERROR = {"fast": 2.6e-2, "exact": 2.6e-2, "high": 3e-3}  # relative, of the norm: the rounding of P to e4m3, once or twice
+ERROR = {"fast": 2.8e-2, "exact": 2.8e-2, "high": 3e-3}  # relative, of the norm: the rounding of P to e4m3, once or twice
 SM_SCALE = 0.0625
 
 

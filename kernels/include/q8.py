@@ -33,8 +33,8 @@ def kernel(d: int, precision: str, rope_tensor: bool, split: bool) -> Kernel:
     rope = "q_rope" if rope_tensor else "q"
     return Kernel(
         language="cuda",
-        source="q8.cu",
-        entry="sparse_mla_q8",
+        source="q8_prefill.cu",
+        entry="sparse_mla_prefill_q8",
         args=(
             ptr("q", dtype="fp8"),
             ptr("q_rope", of=rope, offset=0 if rope_tensor else 512, dtype="fp8"),
@@ -75,7 +75,7 @@ COMBINE = Launch(
     Kernel(
         language="cuda",
         source="q8_combine.cu",
-        entry="sparse_mla_q8_combine",
+        entry="sparse_mla_combine",
         args=(
             ptr("partial_out", of="workspace"),
             ptr("partial_scalars", of="workspace", offset=f"{PARTS} * {PART_BYTES}"),
@@ -92,7 +92,7 @@ COMBINE = Launch(
         ),
         options={"threads": 256},
     ),
-    (LEFT_OVER, 64, 1),
+    (LEFT_OVER, 16, 1),
 )
 
 
@@ -112,7 +112,7 @@ def candidate(d: int, precision: str, rope_tensor: bool, split: bool, calls: str
 def candidates(calls: str = "T >= 0") -> tuple[Candidate, ...]:
     """Every level, row width and place of the queries' rope part, for the calls that ``calls`` admits.
 
-    The op's folder has ``q8.cu`` and ``q8_combine.cu``. ``exact`` comes first: it is the default.
+    The op's folder has ``q8_prefill.cu`` and ``q8_combine.cu``. ``exact`` comes first: it is the default.
     """
     return tuple(
         candidate(d, precision, rope_tensor, split, calls)

@@ -1,9 +1,12 @@
 """sparse_mla_decode: declaration. What it computes stands in include/sparse_mla.py, the candidates in one file per kernel."""
 
+from collections.abc import Mapping
+
 from aot.registry import sibling
-from aot.spec import Op
+from aot.spec import Candidate, Op
 
 shared = sibling(__file__, "../include/sparse_mla")
+triton = sibling(__file__, "triton_candidates")
 
 OP = Op(
     name="sparse_mla_decode",
@@ -16,6 +19,12 @@ OP = Op(
         # From about six items on; fewer are faster in clusters of tiles of 16 heads.
         *sibling(__file__, "../include/q8").candidates("T * (H // 64) * 24 >= sm_count"),
         *sibling(__file__, "low_candidates").candidates(),
-        *sibling(__file__, "triton_candidates").candidates(),
+        *triton.candidates(),
     ),
 )
+
+
+def configured(target: str, dtype: str, configuration: Mapping[str, int]) -> tuple[Candidate, ...]:
+    """The Triton candidates with one of the configurations in configurations.json."""
+    made: tuple[Candidate, ...] = triton.candidates({(target, dtype): triton.TILES[target, dtype].configured(configuration)})
+    return made

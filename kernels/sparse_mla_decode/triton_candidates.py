@@ -15,7 +15,7 @@ docs/tuning/decode.md has the measurements.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from aot.registry import sibling
 from aot.spec import Candidate, Kernel, Launch, i32, i64, ptr
@@ -41,6 +41,12 @@ class Tile:
     heads: int = 16
     least: int = 64
     xcds: int = 8
+
+    def configured(self, configuration: Mapping[str, int]) -> "Tile":
+        """This tile with another of the configurations in configurations.json, for both row widths."""
+        options = {k: v for k, v in configuration.items() if not k.isupper()}
+        heads, keys = configuration["BLOCK_H"], configuration["BLOCK_N"]
+        return replace(self, heads=heads, keys=keys, options={**self.options, **options}, narrow={})
 
     def chosen(self, rope: bool) -> dict[str, int]:
         return {**self.options, **({} if rope else self.narrow)}
@@ -124,10 +130,10 @@ def combination(dtype: str, splits: str) -> Kernel:
     )
 
 
-def candidates() -> tuple[Candidate, ...]:
+def candidates(tiles: Mapping[tuple[str, str], Tile] = TILES) -> tuple[Candidate, ...]:
     """Two candidates per target, dtype, PV product and place of the rope part: one launch where one split suffices, else two."""
     found = []
-    for (target, dtype), tile in TILES.items():
+    for (target, dtype), tile in tiles.items():
         for pv in dict.fromkeys(tile.pv.values()):
             levels = ", ".join(f"'{level}'" for level, product in tile.pv.items() if product == pv)
             for name, rope, q_rope, place in shared.PLACES:

@@ -1,5 +1,7 @@
 """BF16 queries x BF16 rows: in TileLang one kernel for all head counts on SM90 and two head tiles on gfx950, in Triton gfx942."""
 
+from collections.abc import Mapping
+
 from aot.registry import sibling
 from aot.spec import Arg, Candidate, Kernel, Launch, f32, i32, i64, ptr
 
@@ -64,25 +66,33 @@ def tile(d: int, heads: int, rope_tensor: bool) -> Kernel:
     )
 
 
-def gfx942(rope: bool, q_rope: str) -> Kernel:
+GFX942 = {"BLOCK_H": 16, "BLOCK_N": 16, "num_warps": 4, "waves_per_eu": 2}
+
+
+def gfx942(rope: bool, q_rope: str, configuration: Mapping[str, int]) -> Kernel:
     """The Triton kernel that serves FP8 rows on AMD; 16 keys keep BF16 rows within two waves a SIMD."""
     return Kernel(
         language="triton",
         source="prefill.py",
         entry="prefill",
         args=shared.arguments("bf16", q_rope),
-        constants={"ROPE": 64 if rope else 0, "BLOCK_H": 16, "BLOCK_N": 16, "PV": "one", "XCDS": 8},
-        options={"num_warps": 4, "num_stages": 1, "waves_per_eu": 2},
+        constants={"ROPE": 64 if rope else 0, "PV": "one", "XCDS": 8, **{k: v for k, v in configuration.items() if k.isupper()}},
+        options={"num_stages": 1, **{k: v for k, v in configuration.items() if not k.isupper()}},
         promises=(r"v_mfma_f32_16x16x16_bf16",),
+    )
+
+
+def gfx942_candidates(configuration: Mapping[str, int] = GFX942) -> tuple[Candidate, ...]:
+    grid = (f"T * cdiv(H, {configuration['BLOCK_H']})", 1, 1)
+    return tuple(
+        Candidate(f"bf16_gfx942_{name}", ("gfx942",), when, (Launch(gfx942(rope, q_rope, configuration), grid),))
+        for name, rope, q_rope, when in shared.PLACES
     )
 
 
 def candidates() -> tuple[Candidate, ...]:
     """Every ``precision`` is served alike; the TileLang kernels take no scales."""
-    found = [
-        Candidate(f"bf16_gfx942_{name}", ("gfx942",), when, (Launch(gfx942(rope, q_rope), ("T * cdiv(H, 16)", 1, 1)),))
-        for name, rope, q_rope, when in shared.PLACES
-    ]
+    found = [*gfx942_candidates()]
     for d, rope_tensor in ((576, False), (576, True), (512, False)):
         when = f"D == {d} and {'' if rope_tensor else 'not '}has(q_rope) and not has(q_scale) and not has(kv_scale)"
         suffix = f"d{d}{'_rope' if rope_tensor else ''}"

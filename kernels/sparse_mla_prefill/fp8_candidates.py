@@ -1,7 +1,7 @@
 """The Triton kernels: FP8 queries x FP8 rows, every head count, on every target. No preference here: the CUDA kernel goes first."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from aot.registry import sibling
 from aot.spec import Candidate, Kernel, Launch
@@ -23,6 +23,12 @@ class Tile:
     pv: Mapping[str, str] = field(default_factory=lambda: {"fast": "one", "exact": "one", "high": "two"})
     narrow: Mapping[str, int] = field(default_factory=dict)
     xcds: int = 8
+
+    def configured(self, configuration: Mapping[str, int]) -> "Tile":
+        """This tile with another of the configurations in configurations.json, for both row widths."""
+        options = {k: v for k, v in configuration.items() if not k.isupper()}
+        heads, keys = configuration["BLOCK_H"], configuration["BLOCK_N"]
+        return replace(self, heads=heads, keys=keys, options={**self.options, **options}, narrow={})
 
 
 ONE_FOR_ALL = dict.fromkeys(("fast", "exact", "high"), "")
@@ -51,10 +57,10 @@ def kernel(tile: Tile, rope: bool, pv: str, q_rope: str) -> Kernel:
     )
 
 
-def candidates() -> tuple[Candidate, ...]:
+def candidates(tiles: Mapping[str, Tile] = TILES) -> tuple[Candidate, ...]:
     """One candidate per target, PV product and place of the rope part."""
     found = []
-    for target, tile in TILES.items():
+    for target, tile in tiles.items():
         for pv in dict.fromkeys(tile.pv.values()):
             levels = ", ".join(f"'{level}'" for level, product in tile.pv.items() if product == pv)
             for name, rope, q_rope, when in shared.PLACES:

@@ -1,9 +1,12 @@
 """sparse_mla_prefill: declaration. What it computes stands in include/sparse_mla.py, the candidates in one file per kernel."""
 
+from collections.abc import Mapping
+
 from aot.registry import sibling
-from aot.spec import Op
+from aot.spec import Candidate, Op
 
 shared = sibling(__file__, "../include/sparse_mla")
+fp8, bf16 = (sibling(__file__, f"{dtype}_candidates") for dtype in ("fp8", "bf16"))
 
 OP = Op(
     name="sparse_mla_prefill",
@@ -15,7 +18,16 @@ OP = Op(
     candidates=(
         *sibling(__file__, "../include/q8").candidates(),
         *sibling(__file__, "low_candidates").candidates(),
-        *sibling(__file__, "fp8_candidates").candidates(),
-        *sibling(__file__, "bf16_candidates").candidates(),
+        *fp8.candidates(),
+        *bf16.candidates(),
     ),
 )
+
+
+def configured(target: str, dtype: str, configuration: Mapping[str, int]) -> tuple[Candidate, ...]:
+    """The Triton candidates with one of the configurations in configurations.json."""
+    if dtype == "bf16":
+        made: tuple[Candidate, ...] = bf16.gfx942_candidates(configuration)
+    else:
+        made = fp8.candidates({target: fp8.TILES[target].configured(configuration)})
+    return made

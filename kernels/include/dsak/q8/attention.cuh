@@ -259,11 +259,12 @@ struct ValueWarpgroup : Ring {
 using namespace dsak;
 
 extern "C" __global__ void __launch_bounds__(dsak::q8::kThreads, 1)
-    sparse_mla_q8(const u8* q, const u8* q_rope, const u8* kv, const i32* indices, const i32* topk_length,
-                  const float* attn_sink, const float* q_scale, const float* kv_scale, bf16_bits* out, float* max_logits,
-                  float* lse, u16* partial_out, float* partial_scalars, i64 q_stride_t, i64 q_stride_h, i64 q_rope_stride_t,
-                  i64 q_rope_stride_h, i64 kv_stride, i64 indices_stride, i64 out_stride_t, i64 out_stride_h, i32 T, i32 H,
-                  i32 topk, i32 s_kv, i32 whole_items, i32 splits, float sm_scale) {
+    sparse_mla_prefill_q8(const u8* q, const u8* q_rope, const u8* kv, const i32* indices, const i32* topk_length,
+                          const float* attn_sink, const float* q_scale, const float* kv_scale, bf16_bits* out,
+                          float* max_logits, float* lse, u16* partial_out, float* partial_scalars, i64 q_stride_t,
+                          i64 q_stride_h, i64 q_rope_stride_t, i64 q_rope_stride_h, i64 kv_stride, i64 indices_stride,
+                          i64 out_stride_t, i64 out_stride_h, i32 T, i32 H, i32 topk, i32 s_kv, i32 whole_items, i32 splits,
+                          float sm_scale) {
   using namespace dsak::q8;
   extern __shared__ __align__(1024) u8 dynamic_shared[];
   const u32 smem = shared::address_of(dynamic_shared);

@@ -1,8 +1,7 @@
 // Puts the parts of split items together: out = kv_scale * sum_p w_p O_p / (sum_p w_p + sink), w_p = 2^(log2_sum_p - largest).
 //
-// A CTA of 256 threads takes one head of one item: 64 threads of eight columns each, four times, for every fourth part, so that
-// all the loads of a short launch (a few items in many parts) are on their way at once. Parts without a valid key have weight
-// 0; an item without one gets out 0, max_logits -inf, lse +inf.
+// A CTA of 256 threads takes four heads of one item, 64 threads a head, eight columns a thread. Parts without a valid key have
+// weight 0; an item without one gets out 0, max_logits -inf, lse +inf.
 #pragma once
 
 #include "dsak/convert.cuh"
@@ -20,19 +19,16 @@ constexpr i32 kHeads = 64, kLatent = 512;  // of a part
 }  // namespace
 
 extern "C" __global__ void __launch_bounds__(256)
-    sparse_mla_q8_combine(const u16* __restrict__ partial_out, const float2* __restrict__ partial_scalars,
-                          const float* __restrict__ attn_sink, const float* __restrict__ kv_scale, bf16_bits* out,
-                          float* max_logits, float* lse, i64 out_stride_t, i64 out_stride_h, i32 H, i32 whole_items,
-                          i32 splits) {
-  __shared__ float shared_total[3][64][8 + 1], shared_weight[3];
-  const i32 local_head = static_cast<i32>(blockIdx.y), lane = static_cast<i32>(threadIdx.x & 63);
-  const i32 group = static_cast<i32>(threadIdx.x >> 6);
+    sparse_mla_combine(const u16* __restrict__ partial_out, const float2* __restrict__ partial_scalars,
+                       const float* __restrict__ attn_sink, const float* __restrict__ kv_scale, bf16_bits* out,
+                       float* max_logits, float* lse, i64 out_stride_t, i64 out_stride_h, i32 H, i32 whole_items, i32 splits) {
+  const i32 local_head = static_cast<i32>(blockIdx.y * 4 + (threadIdx.x >> 6));
+  const i32 column = static_cast<i32>(threadIdx.x & 63) * 8;
   const i64 first_part = static_cast<i64>(blockIdx.x) * splits;
   const float2* scalars = partial_scalars + first_part * kHeads + local_head;
-  const u16* part_row = partial_out + (first_part * kHeads + local_head) * kLatent + lane * 8;
+  const u16* part_row = partial_out + (first_part * kHeads + local_head) * kLatent + column;
 
   float largest = negative_infinity(), largest_logit = negative_infinity();
-#pragma unroll 8
   for (i32 p = 0; p < splits; ++p) {
     const float2 s = __ldg(scalars + p * kHeads);
     largest = fmaxf(largest, s.x);
@@ -40,8 +36,8 @@ extern "C" __global__ void __launch_bounds__(256)
   }
   const bool any = largest > negative_infinity();
   float weight_sum = 0.f, total[8] = {};
-#pragma unroll 8
-  for (i32 p = group; p < splits; p += 4) {
+#pragma unroll 4
+  for (i32 p = 0; p < splits; ++p) {
     const float log2_sum = __ldg(scalars + p * kHeads).x;
     const uint4 halves = __ldg(reinterpret_cast<const uint4*>(part_row + static_cast<i64>(p) * (kHeads * kLatent)));
     const float weight = any ? exp2_approx(log2_sum - largest) : 0.f;
@@ -55,20 +51,6 @@ extern "C" __global__ void __launch_bounds__(256)
       total[2 * i + 1] = fmaf(weight, high, total[2 * i + 1]);
     }
   }
-  if (group > 0) {
-#pragma unroll
-    for (u32 i = 0; i < 8; ++i) shared_total[group - 1][lane][i] = total[i];
-    if (lane == 0) shared_weight[group - 1] = weight_sum;
-  }
-  __syncthreads();
-  if (group > 0) return;
-#pragma unroll
-  for (u32 other = 0; other < 3; ++other) {
-#pragma unroll
-    for (u32 i = 0; i < 8; ++i) total[i] += shared_total[other][lane][i];
-    weight_sum += shared_weight[other];
-  }
-
   const i32 item = whole_items + static_cast<i32>(blockIdx.x);
   const i32 head_tiles = H / kHeads, token = item / head_tiles, head = (item - token * head_tiles) * kHeads + local_head;
   float divisor = weight_sum;
@@ -79,8 +61,8 @@ extern "C" __global__ void __launch_bounds__(256)
   packed.y = to_bf16x2(total[2] * factor, total[3] * factor);
   packed.z = to_bf16x2(total[4] * factor, total[5] * factor);
   packed.w = to_bf16x2(total[6] * factor, total[7] * factor);
-  *reinterpret_cast<uint4*>(out + token * out_stride_t + head * out_stride_h + lane * 8) = packed;
-  if (lane != 0) return;
+  *reinterpret_cast<uint4*>(out + token * out_stride_t + head * out_stride_h + column) = packed;
+  if (column != 0) return;
   const i64 row = static_cast<i64>(token) * H + head;
   if (max_logits != nullptr) max_logits[row] = largest_logit;
   if (lse != nullptr) lse[row] = any ? (log2_approx(weight_sum) + largest) * kLn2 : positive_infinity();

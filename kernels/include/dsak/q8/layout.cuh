@@ -36,11 +36,10 @@ static_assert(kProducerRegisters + kScoreRegisters + 2 * kValueRegisters <= 512,
 
 constexpr float kLn2 = 0.693147180559945f;
 constexpr float kLog2e = 1.44269504088896f;
-// The softmax frame (the subtracted maximum) moves only when a logit passes it by the slack, so that nearly no block has to
-// rescale the output. A weight at the frame is 64 in e4m3, and one at the slack 448, the largest number. Most weights of a row
-// lie a little below the frame: just under a power of two, where the relative error of e4m3 is smallest.
-constexpr float kLog2ProbabilityScale = 6;
-constexpr float kFrameSlack = 2.807354922057604f;  // log2(448 / 64)
+// The softmax frame (the subtracted maximum) moves only when a logit passes it by this many octaves. P is scaled by
+// 448 / 2^slack, so it never saturates, and nearly no block has to rescale the output.
+constexpr float kFrameSlack = 3;
+constexpr float kLog2ProbabilityScale = 8.807354922057604f - kFrameSlack;  // log2(448) - slack
 // Below any e4m3 logit (at most 448 * 448 * 576 in magnitude), and finite: a row without a key yet gives no inf - inf.
 constexpr float kEmptyFrame = -1e10f;
 

@@ -144,8 +144,9 @@ struct Producer {
             if (block == last_block) flags |= last_unit ? kLastOfItem | kLastOfCta : kLastOfItem;
             shared::store(smem + plan::kBlockFlags + 16 * slot, flags);
           }
+          if (!DSAK_EVERY_LANE) mbarrier::arrive(smem + plan::kKeysFull + 8 * slot);
         }
-        mbarrier::arrive_for_warp(smem + plan::kKeysFull + 8 * slot, lane_index() == 0);
+        if (DSAK_EVERY_LANE) mbarrier::arrive(smem + plan::kKeysFull + 8 * slot);
         load_rows(index, smem + plan::kKeysValues + slot * plan::kRowBlock);
         cp_async::arrive_when_landed(smem + plan::kKeysFull + 8 * slot);
       }
