@@ -21,8 +21,8 @@ ITEMS = "(T * (H // 64))"
 LEFT_OVER = f"({ITEMS} % sm_count)"
 WHOLE = f"({ITEMS} - {LEFT_OVER})"
 SPLITS = f"min(sm_count // {LEFT_OVER}, cdiv(topk, 64))"
-# Worth a second launch (about 4 us): at least two parts, of which each is at least four of the blocks that take 0.6 us each, or a
-# launch that has no whole items to hide behind.
+# Worth a second launch (about 4 us): at least two parts of an item of eight key blocks, or, where there are no whole items to hide
+# behind, of two. A part may be a single block.
 SPLIT = f"{LEFT_OVER} > 0 and {LEFT_OVER} * 2 <= sm_count and topk >= (512 if {WHOLE} > 0 else 128)"
 PARTS = f"({LEFT_OVER} * {SPLITS})"
 PART_BYTES = 64 * 512 * 2  # float16
@@ -60,7 +60,7 @@ def kernel(d: int, precision: str, rope_tensor: bool, split: bool) -> Kernel:
             i32("T"),
             i32("H"),
             i32("topk"),
-            i32("s_kv"),
+            i32("s_kv", "min(s_kv, 2147483647)"),  # an index is 32 bits wide
             i32("whole_items", WHOLE if split else ITEMS),
             i32("splits", SPLITS if split else 1),
             f32("sm_scale"),

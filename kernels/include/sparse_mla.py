@@ -38,8 +38,9 @@ PARAMS: tuple[Param, ...] = (
 
 RULES = (
     Rule("H >= 1 and H <= 128", "1 <= H <= 128", "split the heads over ranks"),
-    Rule("sm_scale > -1e30 and sm_scale < 1e30", "a finite sm_scale", "pass the softmax scale in natural units, such as 0.0625"),
-    Rule("topk >= 1", "topk >= 1", "pass at least one column, -1 where nothing is selected"),
+    Rule("sm_scale > -1e20 and sm_scale < 1e20", "|sm_scale| below 1e20", "pass the softmax scale in natural units, such as 0.0625"),
+    Rule("topk >= 1 and topk <= 1073741824", "1 <= topk <= 2**30", "pass at least one column, -1 where nothing is selected"),
+    Rule("kv.s0 >= 0 and kv.s0 <= 2147483647", "rows of kv at most 2**31 - 1 elements apart", "pass a pool of narrower rows"),
     Rule("D in (512, 576)", "kv rows of 512 or 576 elements", "dequantise packed rows first (gather_requant_kv)"),
     Rule(
         "Dq == D if not has(q_rope) else (Dq == 512 and D == 576 and R == 64)",

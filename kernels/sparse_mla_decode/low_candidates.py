@@ -2,8 +2,9 @@
 through distributed shared memory: one launch, no workspace, the same order of additions every time.
 
 A cluster is as large as keeps the chip full and no larger. An item is a token and a tile of heads; the table below says up to
-how many items, against the number of SMs, a cluster size is taken, and from which list width on it has a key block or two for
-every block of threads. It is read off docs/tuning/low_head.md. With items enough a block serves an item alone.
+how many items, against the number of SMs, a cluster size is taken, and from which list width on: about half a key block for every
+block of threads, for those without one cost nothing. It is read off docs/tuning/low_head.md. With items enough a block serves an
+item alone.
 
 From 33 heads on a token is several tiles. Tiles of 16 heads are the fastest while there are few; beyond that, at multiples of 64
 heads, the kernel of 64-head tiles comes first (op.py).

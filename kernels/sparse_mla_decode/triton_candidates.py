@@ -6,8 +6,8 @@ How many splits a token's list is cut into is worked out for each call from T, H
   partials to write and read;
 - three where the tokens alone fill more than half of it but two thirds at most, and lists are long (1024 columns or more): two full
   rounds of thirds end before one round of wholes does;
-- at least ``least`` columns each, below which the fixed cost of a split (queries, indices, rows: three trips to memory, then its
-  partials) outweighs its work, and at most 64 splits, which keeps the combination a matter of microseconds;
+- at least ``least`` columns each but for the last, below which the fixed cost of a split (queries, indices, rows: three trips to
+  memory, then its partials) outweighs its work, and at most 64 splits, which keeps the combination a matter of microseconds;
 - no more than have a block to themselves when blocks are dealt evenly: 24 splits of 32 blocks would be 16 of two and 8 of none.
 
 topk_length is on the device and does not enter; a program works out its share from the length that it finds.

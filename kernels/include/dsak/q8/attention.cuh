@@ -5,7 +5,7 @@
 // Keys come in blocks of 64. Warpgroups 0 and 1 own 256 columns of the output each (O^T = V^T P^T, V^T from registers),
 // warpgroup 2 does the scores and the softmax, warpgroup 3 gathers.
 //
-//   gather        KV n+2, n+3 (cp.async, four stages), Q of the next unit (two buffers)
+//   gather        KV n+2, n+3 (cp.async, four stages; three for 576 high), Q of the next unit (two buffers)
 //   scores             | S n+1 1st half | softmax n, half | S n+1 2nd half | softmax n, half -> P n | S n+2 ...
 //   values 0, 1   wait for P n-1 | V fragments | P V n-1, four chunks | wait for P n | ...
 //
