@@ -1,6 +1,6 @@
 """Kernel rates on this GPU, through the installed wheels: medians of device time, rotating inputs, beside the card's ceilings.
 
-    python benchmarks/rates.py [--only q8,low,bf16,triton,decode,helpers] [--json FILE]
+    python benchmarks/rates.py [--only q8,low,bf16,triton,decode,kpool,helpers] [--json FILE]
 
 TFLOP/s counts 2 * T * H * topk * (D + 512) / time; GB/s counts bytes read plus bytes written. Needs torch for inputs and events.
 """
@@ -38,6 +38,7 @@ LOW_SHAPES = [(32768, heads, d, topk, 4096) for heads in (8, 16, 32) for d, topk
 LOW_DECODE_SHAPES = [(65536, 8, 512, 2112), (65536, 16, 512, 2112), (65536, 16, 576, 2048), (65536, 32, 512, 2112), (65536, 64, 512, 2112)]
 BF16_SHAPES = [(32768, 64, 576, 2048, 4096), (32768, 64, 512, 2176, 4096), (32768, 16, 576, 2048, 4096)]
 DECODE_SHAPES = [(65536, 16, 512, 2112), (65536, 16, 576, 2048), (65536, 64, 512, 2112), (65536, 64, 576, 2048)]  # s_kv, H, D, topk
+KPOOL_SHAPES = [(64, 65536), (1, 65536), (64, 8192), (4096, 8192)]  # rows, pools
 TRITON_SHAPES = [(32768, 16, 576, 2048, 4096), (32768, 16, 512, 2176, 4096)]
 
 
@@ -126,6 +127,30 @@ def decode(shape: tuple[int, int, int, int], tokens: int, dtype: torch.dtype) ->
     return {"op": "sparse_mla_decode", "dtype": kind, "shape": [*shape, tokens], "us": us, "gbytes": gbytes}
 
 
+def kpool(batch: int, pools: int) -> dict[str, object]:
+    """The best 512 pools as slots with their tail, in one launch, beside torch.topk and the index arithmetic that it needs."""
+    score = torch.randn(batch, pools, device="cuda")
+    lengths = torch.full((batch,), pools, dtype=torch.int32, device="cuda")
+    seq_lens = lengths * 4 + 3
+    table = torch.randint(0, 1 << 20, (min(batch, 64), pools * 4 + 4), dtype=torch.int32, device="cuda")
+    row = torch.arange(batch, dtype=torch.int32, device="cuda") % len(table)
+    in_pool, in_tail = torch.arange(4, device="cuda"), torch.arange(3, device="cuda")
+
+    def composed() -> torch.Tensor:
+        history = (score.topk(512, sorted=False).indices[:, :, None] * 4 + in_pool).flatten(1)
+        tail = torch.where(in_tail < (seq_lens % 4)[:, None], lengths[:, None] * 4 + in_tail, -1)
+        positions = torch.cat((history, tail), 1)
+        return torch.where(positions < 0, -1, table[row[:, None], positions.clamp(min=0)])
+
+    us = graph_us(lambda: dsa_kernels.kpool_topk(score, lengths, table, row, seq_lens=seq_lens))
+    other = graph_us(composed, launches=5)
+    print(
+        f"kpool_topk B={batch:4d} pools={pools:6d} {us:9.2f} us   torch.topk and index arithmetic {other:9.2f} us ({other / us:.1f}x)",
+        flush=True,
+    )
+    return {"op": "kpool_topk", "shape": [batch, pools], "us": us, "torch_us": other}
+
+
 def ceilings() -> list[dict[str, object]]:
     n = 8192
     a, b = (torch.randn(n, n, device="cuda", dtype=torch.bfloat16) for _ in range(2))
@@ -174,7 +199,7 @@ def helpers() -> list[dict[str, object]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", default="ceilings,q8,low,bf16,triton,decode,helpers")
+    parser.add_argument("--only", default="ceilings,q8,low,bf16,triton,decode,kpool,helpers")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     only = options.only.split(",")
@@ -204,6 +229,8 @@ def main() -> None:
     if "decode" in only:
         rows += [decode(shape, tokens, FP8) for shape in DECODE_SHAPES for tokens in (1, 8, 64, 256)]
         rows += [decode(DECODE_SHAPES[1], tokens, torch.bfloat16) for tokens in (1, 64)]
+    if "kpool" in only:
+        rows += [kpool(batch, pools) for batch, pools in KPOOL_SHAPES]
     if "helpers" in only:
         rows += helpers()
     if options.json:

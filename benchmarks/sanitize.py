@@ -43,6 +43,10 @@ def helpers() -> None:
     dsa_kernels.topk_transform(pages, indices)
     cu = torch.tensor([0, 4, 9], dtype=torch.int32, device="cuda")
     dsa_kernels.topk_transform(pages[:2], indices, cu)
+    dsa_kernels.topk_transform(topk_indices=indices, offset=cu[:1].expand(9).contiguous())
+    for pools in (100, 3000, 20000):  # all taken, counted at once, and after a sample
+        lengths = torch.tensor([pools, pools - 7], dtype=torch.int32, device="cuda")
+        dsa_kernels.kpool_topk(torch.randn(2, pools, device="cuda"), lengths, pages, seq_lens=lengths * 4 + 3)
 
 
 def main() -> None:

@@ -1,7 +1,7 @@
-"""Makes a pack for sm90 out of the forms that the Triton attention kernels have for AMD, so that their logic can run on an NVIDIA GPU.
+"""Makes a pack for sm90 out of the forms that the Triton kernels of some ops have for AMD, so that their logic can run on an NVIDIA GPU.
 
     python -m tests.amd_forms OUT       then, with the wheels installed:
-    DSA_KERNELS_PACKS=OUT python -m pytest -m gpu tests/test_gpu_decode.py tests/test_gpu_ops.py -k "decode or prefill"
+    DSA_KERNELS_PACKS=OUT python -m pytest -m gpu tests/test_gpu_{decode,kpool,ops}.py -k "decode or kpool or prefill"
 
 Same sources, constants, guards, splits and program order as for gfx950 (its XCDs included), with other warps and the code of another
 compiler back end: it shows that the algorithm is right, and nothing about the code generated for AMD. The pack is never shipped.
@@ -14,7 +14,7 @@ from aot.registry import discover
 from aot.spec import Candidate, Kernel, Launch, Op
 from tests.unshipped import ELSEWHERE, write
 
-OPS = ("sparse_mla_decode", "sparse_mla_prefill")
+OPS = ("kpool_topk", "sparse_mla_decode", "sparse_mla_prefill")
 
 
 def form(op: Op) -> Op:

@@ -131,6 +131,16 @@ def test_topk_transform(width, lengths):
     same(found, wanted)
 
 
+def test_topk_transform_to_a_ragged_buffer():
+    index = torch.randint(-3, 3001, (7, 2052), dtype=torch.int32)[:, :2051]
+    index[0, 0] = INT_MIN
+    offset = torch.randint(0, 10**6, (7,), dtype=torch.int32)
+    found, wanted = (torch.full((7, 2051), 9, dtype=torch.int32) for _ in range(2))
+    interpreted.call("topk_transform", topk_indices=index, offset=offset, out=found)
+    interpreted.reference("topk_transform").topk_transform(None, index, None, wanted, offset)
+    same(found, wanted)
+
+
 def test_topk_transform_of_many_requests():
     """More requests than one step of the search counts, empty ones among them; and in place."""
     lengths = torch.randint(0, 2, (700,))

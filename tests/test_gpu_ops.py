@@ -188,6 +188,13 @@ def test_topk_transform(width, lengths, kind):
     same(found, reference("topk_transform")(table, index, cu, wanted))
 
 
+def test_topk_transform_to_a_ragged_buffer():
+    index = torch.randint(-3, 3001, (437, 2051), dtype=torch.int32, device=DEVICE)
+    offset = torch.randint(0, 10**6, (437,), dtype=torch.int32, device=DEVICE)
+    wanted = reference("topk_transform")(None, index, None, torch.empty_like(index), offset)
+    same(dsa_kernels.topk_transform(topk_indices=index, offset=offset), wanted)
+
+
 def test_topk_transform_far_and_in_place():
     table = strided(torch.randint(0, INT_MAX, (3, 1, 500), dtype=torch.int32, device=DEVICE), "far")[:, 0]
     index = torch.randint(-3, 503, (3, 2051), dtype=torch.int32, device=DEVICE)

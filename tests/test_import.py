@@ -146,3 +146,17 @@ children = open(path).read().split() if os.path.exists(path) else []
 print(json.dumps({"children": children, "threads": len(os.listdir("/proc/self/task"))}))
 """
     assert python(code, tmp_path, DSA_KERNELS_PACKS=str(packs)) == {"children": [], "threads": 1}
+
+
+def test_checks_before_serving_need_no_torch(tmp_path: Path) -> None:
+    """The configuration check and the layouts' sizes run where neither torch nor numpy is, and without a pack."""
+    code = """
+import json, sys
+import dsa_kernels as d
+common = dict(prefill="tilelang", decode="tilelang", device="gfx950", kv_dtype="fp8_e4m3", kv_lora_rank=512, rope_dim=64)
+d.check_config(**common, heads=16, environment={})
+print(json.dumps({"bytes": d.kv_row_bytes(**common), "modules": sorted(sys.modules)}))
+"""
+    found = python(code, tmp_path)
+    assert found["bytes"] == 576 == __import__("dsa_kernels").layouts.LAYOUTS["raw8-576"].row_bytes
+    assert not {"torch", "numpy", "dsa_kernels._core"} & set(found["modules"])

@@ -15,7 +15,7 @@ pytest.importorskip("torch")
 HERE = Path(__file__).parent
 
 
-@pytest.mark.parametrize("cases", ["interpreter_cases.py", "interpreter_decode.py"])
+@pytest.mark.parametrize("cases", ["interpreter_cases.py", "interpreter_decode.py", "interpreter_kpool.py"])
 def test_kernels_agree_with_their_references(cases):
     command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-p", "no:xdist", str(HERE / cases)]
     env = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": os.pathsep.join((str(HERE), str(HERE.parent)))}

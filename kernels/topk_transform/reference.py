@@ -4,9 +4,16 @@ import torch
 
 
 def topk_transform(
-    page_table: torch.Tensor, topk_indices: torch.Tensor, cu_seqlens_q: torch.Tensor | None, out: torch.Tensor
+    page_table: torch.Tensor | None,
+    topk_indices: torch.Tensor,
+    cu_seqlens_q: torch.Tensor | None,
+    out: torch.Tensor,
+    offset: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Write all of ``out``."""
+    if offset is not None:
+        return out.copy_(torch.where(topk_indices < 0, -1, topk_indices + offset[:, None]))
+    assert page_table is not None
     requests, width = page_table.shape
     request = torch.arange(len(topk_indices), device=topk_indices.device)
     if cu_seqlens_q is not None:

@@ -1,4 +1,4 @@
-"""Positions selected within requests to slots of the KV pool.
+"""Positions selected within requests to slots of the KV pool, or to rows of a ragged buffer.
 
 One program maps BLOCK columns of one token, so that a short decode batch still spreads over the chip. With cu_seqlens_q, the
 request of token t is the number of requests that end at or before t, counted in blocks of BLOCK_B: one step for usual batches.
@@ -15,12 +15,14 @@ def topk_transform(
     topk_indices,
     topk_indices_s0,
     cu_seqlens_q,
+    offset,
     out,
     out_s0,
     B,
     P,
     topk,
     prefill,
+    ragged,
     BLOCK: tl.constexpr,
     BLOCK_B: tl.constexpr,
 ):
@@ -38,4 +40,5 @@ def topk_transform(
     width = tl.where(request < B, P, 0)  # a request of B is none: the token is padding
     selected = (index >= 0) & (index < width)
     slot = tl.load(page_table + request.to(tl.int64) * page_table_s0 + index, mask=selected, other=-1)
-    tl.store(out + t.to(tl.int64) * out_s0 + column, slot, mask=inside)
+    row = tl.where(index < 0, -1, index + tl.load(offset + t, mask=ragged != 0, other=0))
+    tl.store(out + t.to(tl.int64) * out_s0 + column, tl.where(ragged != 0, row, slot), mask=inside)

@@ -32,6 +32,14 @@ __version__ = "0.1.0"
 # Looked up on first use, so that importing the package costs a millisecond and loads no shared library.
 _CORE = ("Op", "View")
 _CONTROL = ("Packs", "explain", "info", "open_packs", "preload", "verify")
+_FROM = {
+    "Config": "config",
+    "check_config": "config",
+    "kv_row_bytes": "config",
+    "Selection": "_select",
+    "select": "_select",
+}
+_MODULES = ("attention", "config", "layouts")
 
 __all__ = [
     "errors",
@@ -51,12 +59,20 @@ __all__ = [
     "UnknownOp",
     *_CORE,
     *_CONTROL,
+    *_FROM,
+    *_MODULES,
 ]
 
 
 def __getattr__(name: str) -> object:
     if name.startswith("_"):
         raise AttributeError(f"module 'dsa_kernels' has no attribute {name!r}")
+    if name in _MODULES or name in _FROM:
+        from importlib import import_module
+
+        found = import_module("." + _FROM.get(name, name), __name__)
+        globals()[name] = getattr(found, name) if name in _FROM else found
+        return globals()[name]
     from . import _core, _packs
 
     if name in _CORE:

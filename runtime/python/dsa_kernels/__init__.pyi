@@ -1,4 +1,7 @@
+from . import attention as attention
+from . import config as config
 from . import errors as errors
+from . import layouts as layouts
 from ._core import Op as Op
 from ._core import View as View
 from ._packs import Packs as Packs
@@ -7,6 +10,11 @@ from ._packs import info as info
 from ._packs import open_packs as open_packs
 from ._packs import preload as preload
 from ._packs import verify as verify
+from ._select import Selection as Selection
+from ._select import select as select
+from .config import Config as Config
+from .config import check_config as check_config
+from .config import kv_row_bytes as kv_row_bytes
 from .errors import ArgumentError as ArgumentError
 from .errors import DeviceError as DeviceError
 from .errors import DriverError as DriverError

@@ -46,6 +46,13 @@ def _ops(arguments: argparse.Namespace) -> None:
         print(f"{name}{packs.op(name).__text_signature__}")
 
 
+def _explain(arguments: argparse.Namespace) -> None:
+    from dsa_kernels import _select
+
+    target, call = _select.from_words(arguments.op, arguments.words, arguments.target)
+    print(dsa_kernels.select(arguments.op, target=target, candidate=arguments.candidate, **call))
+
+
 def _verify(arguments: argparse.Namespace) -> None:
     for entry in dsa_kernels.verify(arguments.packs or None):
         print(f"{entry['target']}: {entry['objects']} objects, {entry['bytes']} bytes, intact: {entry['path']}")
@@ -72,6 +79,18 @@ def _parser() -> argparse.ArgumentParser:
     ops = commands.add_parser("ops", help="list the ops, or the reference of one")
     ops.add_argument("name", nargs="?", help="an op")
     ops.set_defaults(run=_ops)
+
+    explain = commands.add_parser(
+        "explain",
+        help="which kernel would serve a call, and why not the others",
+        description="For example: explain sparse_mla_prefill q=fp8 kv=fp8 T=4096 H=64 D=576 Dq=576 s_kv=32768 topk=2048 "
+        "sm_scale=0.0625 --target sm90. Dimensions take numbers, scalars values, tensors their element type (yes where there is one only).",
+    )
+    explain.add_argument("op")
+    explain.add_argument("words", nargs="*", metavar="NAME=VALUE", help="sizes, scalars, and the types of tensors")
+    explain.add_argument("--target", help="an architecture such as sm90 (default: the first device's)")
+    explain.add_argument("--candidate", help="a candidate's name or a language: fail, with the trace, unless it is chosen")
+    explain.set_defaults(run=_explain)
 
     verify = commands.add_parser("verify", help="check presence, size, sha256 and architecture of every object")
     verify.add_argument("packs", nargs="*", help="pack directories (default: the installed ones)")
