@@ -36,6 +36,10 @@ def test_other_widths(topk, kpool_, lengths, tail):
     agree(kpool.call("ties", "positions", lengths, tail=tail, topk=topk, kpool=kpool_, device="cuda"))
 
 
+def test_what_is_out_of_range():
+    agree(kpool.out_of_range("cuda"))
+
+
 def test_more_rows_than_units():
     agree(kpool.call("distinct", "slots", list(range(400, 1000)), device="cuda"))
 

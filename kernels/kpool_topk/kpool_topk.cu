@@ -210,8 +210,9 @@ kpool_topk(const float* __restrict__ score, dsak::i64 score_s0, const int* __res
     i32 value = -1;
     if (c < history + tail) {
       const i32 in_tail = c - history, pool = in_tail >= 0 ? 0 : c / kpool;
-      const i32 position = in_tail >= 0 ? complete * kpool + in_tail : (listed ? s.pools[pool] : pool) * kpool + c - pool * kpool;
-      value = !page_table ? position + shift : position < width ? table[position] : -1;
+      const u32 first = in_tail >= 0 ? complete : listed ? s.pools[pool] : pool;  // unsigned: lengths that overflow stay outside
+      const u32 position = first * kpool + (in_tail >= 0 ? in_tail : c - pool * kpool);
+      value = !page_table ? static_cast<i32>(position) + shift : position < static_cast<u32>(width) ? table[position] : -1;
     }
     out[b * out_s0 + c] = value;
   }

@@ -21,7 +21,7 @@ def key(x):
 @triton.jit
 def place(position, valid, table, width, shift, has_page_table):
     """Positions to slots or ragged rows; -1 where the page table has none."""
-    slot = tl.load(table + position, mask=valid & (position < width), other=-1)
+    slot = tl.load(table + position, mask=valid & (position >= 0) & (position < width), other=-1)
     return tl.where(has_page_table != 0, slot, position + shift)
 
 
