@@ -7,17 +7,16 @@
 //
 //   row ──> histogram ──> scan ──> digit ──> row ──> list ──> histograms ──> threshold ──> list of pools ──> tokens, slots, tail, -1
 //
-// so the row is read twice. The first 8192 scores are counted alone, and of the others only those that can be among the best given
-// these, which spares most atomics.
+// so the row is read twice. Atomics on the few bins that most scores fall into cost more than the loads; therefore the first
+// 16384 scores are counted alone, and of the others only those that can be among the best given these.
 // To list in order, a warp owns 256 consecutive scores of a step: ballots, then a prefix over the warps. One barrier a step is
 // enough, since totals are double-buffered. All threads look slots up together: 1024 loads in flight instead of a few per warp.
-// Shared memory: 8 KiB of bins, 8 bytes a candidate (32 KiB), totals. 32 registers: two CTAs an SM hide each other's barriers.
-// Measured on an H200: 64 rows of 65536 pools in 38.3 us (torch.topk and index arithmetic: 115.7). docs/tuning/kpool_topk.md.
+// Shared memory: 8 KiB of bins, 8 bytes a candidate (32 KiB), totals. docs/tuning/kpool_topk.md has the measurements.
 #include "dsak/types.cuh"
 
 namespace dsak::kpool {
 
-constexpr u32 kThreads = 1024, kWarps = 32, kBins = 2048, kUnroll = 8, kOwn = 8;
+constexpr u32 kThreads = 1024, kWarps = 32, kBins = 2048, kUnroll = 16, kOwn = 8;
 constexpr u32 kSample = kThreads * kUnroll, kList = 4096;
 constexpr u32 kAll = ~0u;
 static_assert(kBins == 2 * kThreads && kWarps * 32 == kThreads && kThreads * kOwn < 65536, "a thread has two bins, a count 16 bits");
@@ -187,7 +186,7 @@ __device__ __forceinline__ void best(const Row& row, u32 wanted, Shared& s) {
 
 }  // namespace dsak::kpool
 
-extern "C" __global__ void __launch_bounds__(1024, 2)
+extern "C" __global__ void __launch_bounds__(1024, 1)
 kpool_topk(const float* __restrict__ score, dsak::i64 score_s0, const int* __restrict__ lengths, const int* __restrict__ page_table,
            dsak::i64 page_table_s0, const int* __restrict__ page_table_row, const int* __restrict__ offset,
            const int* __restrict__ row_starts, const int* __restrict__ seq_lens, int* __restrict__ out, dsak::i64 out_s0,
@@ -210,9 +209,8 @@ kpool_topk(const float* __restrict__ score, dsak::i64 score_s0, const int* __res
     i32 value = -1;
     if (c < history + tail) {
       const i32 in_tail = c - history, pool = in_tail >= 0 ? 0 : c / kpool;
-      const u32 first = in_tail >= 0 ? complete : listed ? s.pools[pool] : pool;  // unsigned: lengths that overflow stay outside
-      const u32 position = first * kpool + (in_tail >= 0 ? in_tail : c - pool * kpool);
-      value = !page_table ? static_cast<i32>(position) + shift : position < static_cast<u32>(width) ? table[position] : -1;
+      const i32 position = in_tail >= 0 ? complete * kpool + in_tail : (listed ? s.pools[pool] : pool) * kpool + c - pool * kpool;
+      value = !page_table ? position + shift : position < width ? table[position] : -1;
     }
     out[b * out_s0 + c] = value;
   }

@@ -56,7 +56,14 @@ OP = Op(
     """,
     params=(
         Tensor("score", "f32", "B S", "scores of pools", align=4),
-        Tensor("lengths", "i32", "B", "complete pools of each row, clamped to what the row of scores holds", layout="contiguous", align=4),
+        Tensor(
+            "lengths",
+            "i32",
+            "B",
+            "complete pools of each row, below 2**31 / kpool; clamped to what the row of scores holds",
+            layout="contiguous",
+            align=4,
+        ),
         Tensor("page_table", "i32", "R P", "slot of every position of every request", optional=True, align=4),
         Tensor("page_table_row", "i32", "B", "row of page_table; None: row b serves b", optional=True, layout="contiguous", align=4),
         Tensor("offset", "i32", "B", "start of the row's request in a ragged buffer", optional=True, layout="contiguous", align=4),
