@@ -22,6 +22,7 @@ Names: dimension symbols (``T``), scalars (``sm_scale``), ``q.s0`` (stride of di
 from __future__ import annotations
 
 import ast
+import functools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
@@ -124,7 +125,7 @@ class Expr:
     text: str
     _tree: ast.expr
 
-    @property
+    @functools.cached_property
     def names(self) -> frozenset[str]:
         """Variables read, ``q.s0`` style for fields; ``has(x)`` contributes ``has(x)``."""
         return frozenset(_names(self._tree))
@@ -136,7 +137,11 @@ class Expr:
 
 def parse(text: str | int | float) -> Expr:
     """Parse ``text`` (a number stands for itself). Raises ``ExprError`` naming the part that is outside the grammar."""
-    source = str(text)
+    return _parse(str(text))
+
+
+@functools.cache  # a hundred candidates share most of their arguments
+def _parse(source: str) -> Expr:
     try:
         tree = ast.parse(source.strip(), mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError) as e:
