@@ -1,11 +1,12 @@
 // The best pools of each row, their tokens in ascending order, then the live tail.
 //
-// One CTA of 1024 threads takes a row. Scores become 32-bit keys in the order of the numbers. Histograms of 11, 11 and 10 bits in
-// shared memory, each over the keys that begin as the threshold does, find the lowest key to take and how many keys equal to it;
-// the search ends early once every key with the prefix is taken. As soon as the keys from the prefix up are few (4096), they are
-// listed in shared memory, mostly after the first histogram, and the rest of the work is on the list:
+// One CTA of 1024 threads takes a row. Scores become 32-bit keys in the order of the numbers. Histograms of 11, 11 and 10 bits
+// in shared memory, each over the keys that begin as the threshold does, find the lowest key to take and how many keys equal to
+// it; the search ends early once every key with the prefix is taken. As soon as the keys from the prefix up are few (4096),
+// they are listed in shared memory, mostly after the first histogram, and the rest of the work is on the list:
 //
-//   row ──> histogram ──> scan ──> digit ──> row ──> list ──> histograms ──> threshold ──> list of pools ──> tokens, slots, tail, -1
+//   row ──> histogram ──> scan ──> digit ──> row ──> list ──> histograms ──> threshold ──> list of pools ──> tokens, slots,
+//   tail, -1
 //
 // so the row is read twice. Atomics on the few bins that most scores fall into cost more than the loads; therefore the first
 // 16384 scores are counted alone, and of the others only those that can be among the best given these.
@@ -19,8 +20,10 @@ namespace dsak::kpool {
 constexpr u32 kThreads = 1024, kWarps = 32, kBins = 2048, kUnroll = 16, kOwn = 8;
 constexpr u32 kSample = kThreads * kUnroll, kList = 4096;
 constexpr u32 kAll = ~0u;
-static_assert(kBins == 2 * kThreads && kWarps * 32 == kThreads && kThreads * kOwn < 65536, "a thread has two bins, a count 16 bits");
-static_assert(kList <= kThreads * kOwn && DSAK_MAX_POOLS <= kList && DSAK_MAX_POOLS <= kSample, "a list is one step; a sample can fill it");
+static_assert(kBins == 2 * kThreads && kWarps * 32 == kThreads && kThreads * kOwn < 65536,
+              "a thread has two bins, a count 16 bits");
+static_assert(kList <= kThreads * kOwn && DSAK_MAX_POOLS <= kList && DSAK_MAX_POOLS <= kSample,
+              "a list is one step; a sample can fill it");
 
 struct Shared {
   u32 bins[kBins];
@@ -187,10 +190,11 @@ __device__ __forceinline__ void best(const Row& row, u32 wanted, Shared& s) {
 }  // namespace dsak::kpool
 
 extern "C" __global__ void __launch_bounds__(1024, 1)
-kpool_topk(const float* __restrict__ score, dsak::i64 score_s0, const int* __restrict__ lengths, const int* __restrict__ page_table,
-           dsak::i64 page_table_s0, const int* __restrict__ page_table_row, const int* __restrict__ offset,
-           const int* __restrict__ row_starts, const int* __restrict__ seq_lens, int* __restrict__ out, dsak::i64 out_s0,
-           int* __restrict__ topk_length, int S, int R, int P, int topk, int kpool) {
+    kpool_topk(const float* __restrict__ score, dsak::i64 score_s0, const int* __restrict__ lengths,
+               const int* __restrict__ page_table, dsak::i64 page_table_s0, const int* __restrict__ page_table_row,
+               const int* __restrict__ offset, const int* __restrict__ row_starts, const int* __restrict__ seq_lens,
+               int* __restrict__ out, dsak::i64 out_s0, int* __restrict__ topk_length, int S, int R, int P, int topk,
+               int kpool) {
   using namespace dsak;
   using namespace dsak::kpool;
   __shared__ Shared s;
@@ -209,7 +213,8 @@ kpool_topk(const float* __restrict__ score, dsak::i64 score_s0, const int* __res
     i32 value = -1;
     if (c < history + tail) {
       const i32 in_tail = c - history, pool = in_tail >= 0 ? 0 : c / kpool;
-      const i32 position = in_tail >= 0 ? complete * kpool + in_tail : (listed ? s.pools[pool] : pool) * kpool + c - pool * kpool;
+      const i32 position =
+          in_tail >= 0 ? complete * kpool + in_tail : (listed ? s.pools[pool] : pool) * kpool + c - pool * kpool;
       value = !page_table ? position + shift : position < width ? table[position] : -1;
     }
     out[b * out_s0 + c] = value;

@@ -24,7 +24,7 @@ __device__ __forceinline__ void arrive(u32 barrier) {
 #ifndef DSAK_EVERY_LANE
 #define DSAK_EVERY_LANE 0
 #endif
-constexpr u32 kArrivalsPerWarp = DSAK_EVERY_LANE ? 32 : 1;
+enum : u32 { kArrivalsPerWarp = DSAK_EVERY_LANE ? 32 : 1 };
 
 // `one` is true in one lane.
 __device__ __forceinline__ void arrive_for_warp(u32 barrier, bool one) {
