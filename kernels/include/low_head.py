@@ -4,7 +4,10 @@ One object serves every precision level: it carries P as two e4m3 terms and adds
 term was at most 4 % faster.
 """
 
-from aot.spec import Kernel, f32, i32, i64, ptr
+from aot.registry import sibling
+from aot.spec import Kernel, f32, i32
+
+shared = sibling(__file__, "sparse_mla")
 
 TILES = (8, 16, 32)
 THREADS = 256
@@ -24,25 +27,8 @@ def kernel(source: str, entry: str, d: int, heads: int, rope_tensor: bool, split
         source=source,
         entry=entry,
         args=(
-            ptr("q", dtype="fp8"),
-            ptr("q_rope", of=rope, offset=0 if rope_tensor else 512, dtype="fp8"),
-            ptr("kv", dtype="fp8"),
-            ptr("indices"),
-            ptr("topk_length"),
-            ptr("attn_sink"),
-            ptr("q_scale"),
-            ptr("kv_scale"),
-            ptr("out"),
-            ptr("max_logits"),
-            ptr("lse"),
-            i64("q_stride_t", "q.s0"),
-            i64("q_stride_h", "q.s1"),
-            i64("q_rope_stride_t", f"{rope}.s0"),
-            i64("q_rope_stride_h", f"{rope}.s1"),
-            i64("kv_stride", "kv.s0"),
-            i64("indices_stride", "indices.s0"),
-            i64("out_stride_t", "out.s0"),
-            i64("out_stride_h", "out.s1"),
+            *shared.cuda_pointers(rope),
+            *shared.cuda_strides(rope),
             i32("H"),
             i32("topk"),
             i32("s_kv", "min(s_kv, 2147483647)"),

@@ -5,7 +5,10 @@ into parts by their keys (``SPLITS`` parts each, so that the round is full) and 
 decode batch is all left-over; a prefill chunk of 4096 tokens has a few.
 """
 
+from aot.registry import sibling
 from aot.spec import Candidate, Kernel, Launch, f32, i32, i64, ptr
+
+shared = sibling(__file__, "sparse_mla")
 
 PRECISIONS = {"fast": 0, "exact": 1, "high": 2}
 THREADS = 512
@@ -36,27 +39,10 @@ def kernel(d: int, precision: str, rope_tensor: bool, split: bool) -> Kernel:
         source="q8_prefill.cu",
         entry="sparse_mla_prefill_q8",
         args=(
-            ptr("q", dtype="fp8"),
-            ptr("q_rope", of=rope, offset=0 if rope_tensor else 512, dtype="fp8"),
-            ptr("kv", dtype="fp8"),
-            ptr("indices"),
-            ptr("topk_length"),
-            ptr("attn_sink"),
-            ptr("q_scale"),
-            ptr("kv_scale"),
-            ptr("out"),
-            ptr("max_logits"),
-            ptr("lse"),
+            *shared.cuda_pointers(rope),
             ptr("partial_out", of="workspace"),
             ptr("partial_scalars", of="workspace", offset=f"{PARTS} * {PART_BYTES}" if split else 0),
-            i64("q_stride_t", "q.s0"),
-            i64("q_stride_h", "q.s1"),
-            i64("q_rope_stride_t", f"{rope}.s0"),
-            i64("q_rope_stride_h", f"{rope}.s1"),
-            i64("kv_stride", "kv.s0"),
-            i64("indices_stride", "indices.s0"),
-            i64("out_stride_t", "out.s0"),
-            i64("out_stride_h", "out.s1"),
+            *shared.cuda_strides(rope),
             i32("T"),
             i32("H"),
             i32("topk"),

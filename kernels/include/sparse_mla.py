@@ -59,6 +59,30 @@ PLACES = (
 """Row widths and places of the queries' rope part: name, rope or none, tensor that holds it, guard. The two places share an object."""
 
 
+def cuda_pointers(q_rope: str) -> tuple[Arg, ...]:
+    """The tensors as every CUDA kernel of these ops takes them, FP8; the queries' rope part is in tensor ``q_rope``."""
+    return (
+        ptr("q", dtype="fp8"),
+        ptr("q_rope", of=q_rope, offset=512 if q_rope == "q" else 0, dtype="fp8"),
+        ptr("kv", dtype="fp8"),
+        *map(ptr, ("indices", "topk_length", "attn_sink", "q_scale", "kv_scale", "out", "max_logits", "lse")),
+    )
+
+
+def cuda_strides(q_rope: str) -> tuple[Arg, ...]:
+    """Their strides in elements, all at run time."""
+    return (
+        i64("q_stride_t", "q.s0"),
+        i64("q_stride_h", "q.s1"),
+        i64("q_rope_stride_t", f"{q_rope}.s0"),
+        i64("q_rope_stride_h", f"{q_rope}.s1"),
+        i64("kv_stride", "kv.s0"),
+        i64("indices_stride", "indices.s0"),
+        i64("out_stride_t", "out.s0"),
+        i64("out_stride_h", "out.s1"),
+    )
+
+
 def arguments(dtype: str, q_rope: str) -> tuple[Arg, ...]:
     """What every Triton kernel of these ops takes, for rows of ``dtype``; the queries' rope part is in tensor ``q_rope``."""
     size = {"fp8": 1, "bf16": 2}[dtype]
