@@ -1,18 +1,18 @@
 // The best pools of each row, their tokens in ascending order, then the live tail.
 //
 // One CTA of 1024 threads takes a row of n scores. Few of them can be among the best, and a bound that says which is cheap: cut
-// the row into 4096 groups (scores i, i + 4096, ...). If `wanted` groups have a maximum of at least f, at least `wanted` scores
-// reach f. The highest such f leaves 4096 * -ln(1 - wanted / 4096) scores of a row in random order, 547 for 512 pools, whatever
-// n is:
+// the row into 1024 groups (scores i, i + 1024, ...). If `wanted` groups have a maximum of at least f, at least `wanted` scores
+// reach f. The highest such f leaves 1024 * -ln(1 - wanted / 1024) scores of a row in random order, 710 for 512 pools, whatever
+// n is. For more pools than 512 there are 2048 or 4096 groups.
 //
-//   row ──> 4096 maxima ──> f ──> row: how many reach f in each warp's part ──> row: list them in order ──> threshold ──> pools
+//   row ──> maxima ──> f ──> row: how many reach f in each warp's part ──> row: list them in order ──> threshold ──> pools
 //   ──> tokens, slots, tail, -1
 //
-// so of most scores only the number is compared. Both f and the threshold are found two bits at a time over keys in registers,
-// four a thread: keys are 32-bit integers in the order of the numbers. A row of at most 4096 scores is listed as it is. Where
-// more than 4096 scores reach f, nearly always because they are equal, three histograms over the row's keys (11, 11 and 10
-// bits, each over those that begin as the threshold does) find the threshold instead. Slots are looked up by all threads
-// together. Shared memory: 40 KiB. docs/tuning/kpool_topk.md has the measurements.
+// so of most scores only the number is compared. A threshold among keys in registers, one a thread where the list is short, is
+// found by histograms of 11, 11 and 10 bits, each over the keys that begin as the threshold does; keys are 32-bit integers in
+// the order of the numbers, and two digits are enough for f. A row of at most 4096 scores is listed as it is. Where more than
+// 4096 scores reach f, nearly always because they are equal, the histograms are over the row itself. Slots are looked up by all
+// threads together. Shared memory: 40 KiB. docs/tuning/kpool_topk.md has the measurements.
 #include "dsak/types.cuh"
 
 namespace dsak::kpool {
@@ -23,19 +23,18 @@ constexpr u32 kAll = ~0u;
 constexpr u32 kMinusInfinity = 0x007fffff;  // its key
 static_assert(kBins == 2 * kThreads && kWarps * 32 == kThreads, "a thread has two bins");
 static_assert(kThreads * kUnroll < 65536 && kList < 65536, "counts are packed in 16 bits");
-static_assert(DSAK_MAX_POOLS <= kList && kUnroll % kHeld == 0,
-              "a maximum for every pool; an unrolled step fills the groups evenly");
+static_assert(2 * DSAK_MAX_POOLS <= kList && kUnroll % kHeld == 0,
+              "two groups for every pool; an unrolled step fills the groups evenly");
 
 struct Shared {
   u32 totals[2][kWarps];
-  uint2 reached[2][kWarps];
-  u32 digit, above;  // what the histograms found
-  i32 best[DSAK_MAX_POOLS];
-  i32 pools[kList];
+  u32 digit, above, count;  // of the last histogram: the threshold's digit, keys above it and at it
   union {
-    u32 keys[kList];
     u32 bins[kBins];
+    i32 best[DSAK_MAX_POOLS];  // once there is nothing more to count
   };
+  i32 pools[kList];
+  u32 keys[kList];
 };
 
 // Both zeros alike, NaN at 0, below -inf.
@@ -67,39 +66,49 @@ __device__ __forceinline__ u32 before_warp(u32 mine, u32* totals, u32 warp, u32 
   return warp ? before : 0;
 }
 
-// The highest threshold of 32 - kLast bits that at least `wanted` of the keys held by all threads reach, or one that exactly
-// `wanted` reach. Keys of 0 never count: 0 is the answer where the others are too few. Two bits a step, one barrier a step.
-template <u32 kLast>
-__device__ __forceinline__ u32 reach(const u32 (&keys)[kHeld], u32 wanted, Shared& s) {
-  static_assert(kLast % 2 == 0, "two bits at a time");
-  const u32 lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
-  u32 threshold = 0;
-#pragma unroll 1
-  for (u32 step = 0; step < (32 - kLast) / 2; ++step) {
-    const u32 unit = 0x40000000u >> 2 * step;
-    u32 low = 0, high = 0;  // low: those that reach threshold + unit, and in the upper half + 2 * unit; high: + 3 * unit
-#pragma unroll
-    for (u32 j = 0; j < kHeld; ++j) {
-      low += (keys[j] >= threshold + unit) + ((keys[j] >= threshold + 2 * unit) << 16);
-      high += keys[j] >= threshold + 3 * unit;
-    }
-    low = __reduce_add_sync(kAll, low);
-    high = __reduce_add_sync(kAll, high);
-    if (lane == 0) s.reached[step & 1][warp] = make_uint2(low, high);
-    __syncthreads();
-    const uint2 mine = s.reached[step & 1][lane];
-    low = __reduce_add_sync(kAll, mine.x);
-    high = __reduce_add_sync(kAll, mine.y);
-    const u32 middle = low >> 16;
-    low &= 0xffff;
-    const u32 taken = high >= wanted ? 3 : middle >= wanted ? 2 : low >= wanted ? 1 : 0;
-    threshold += taken * unit;
-    if ((taken == 3 ? high : taken == 2 ? middle : low) == wanted) break;
+// Keys with key >> shift above `prefix` are taken, and the first `need` of those equal to it.
+struct Threshold {
+  u32 prefix, shift, need;
+  __device__ __forceinline__ u32 bits() const { return shift == 10 ? 10 : 11; }  // of the next digit
+  __device__ __forceinline__ bool begins(u32 key) const { return shift == 32 || key >> shift == prefix; }
+  __device__ __forceinline__ u32 digit(u32 key) const { return key >> (shift - bits()) & ((1u << bits()) - 1); }
+};
+
+// One digit more, by the bins, in which every key that begins as the threshold does was counted; true once all that begin as
+// the new one are taken. Leaves the bins empty.
+__device__ __forceinline__ bool narrow(Threshold& t, Shared& s) {
+  __syncthreads();
+  const u32 lane = threadIdx.x & 31, high = kBins - 1 - 2 * threadIdx.x;  // this thread's two bins, the higher one first
+  const u32 first = s.bins[high], second = s.bins[high - 1], sums = inclusive(first + second, lane);
+  s.bins[high] = s.bins[high - 1] = 0;
+  u32 all;
+  const u32 above = before_warp(__shfl_sync(kAll, sums, 31), s.totals[0], threadIdx.x >> 5, lane, all) + sums - first - second;
+  if (above < t.need && above + first + second >= t.need) {
+    const bool low = above + first < t.need;
+    s.digit = low ? high - 1 : high;
+    s.above = low ? above + first : above;
+    s.count = low ? second : first;
   }
-  return threshold;
+  __syncthreads();
+  t = {t.prefix << t.bits() | s.digit, t.shift - t.bits(), t.need - s.above};
+  return s.count == t.need;
 }
 
-// A number that at least `wanted` of n > kList scores reach; NaN when only the histograms can tell.
+// The threshold for `wanted` of the keys that the threads hold, the first `held` of each; digits end where the rest is below
+// kLast.
+template <u32 kLast>
+__device__ __forceinline__ Threshold reach(const u32 (&keys)[kHeld], u32 held, u32 wanted, Shared& s) {
+  Threshold t{0, 32, wanted};
+  do {
+#pragma unroll
+    for (u32 j = 0; j < kHeld; ++j)
+      if (j < held && t.begins(keys[j])) atomicAdd(&s.bins[t.digit(keys[j])], 1u);
+  } while (!narrow(t, s) && t.shift > kLast);
+  return t;
+}
+
+// A number that at least `wanted` of n > kList scores reach; NaN when only the histograms can tell. There are two groups for
+// each wanted score, or more.
 __device__ __forceinline__ float bound(const float* __restrict__ scores, u32 n, u32 wanted, Shared& s) {
   float most[kHeld];
 #pragma unroll
@@ -111,11 +120,19 @@ __device__ __forceinline__ float bound(const float* __restrict__ scores, u32 n, 
 #pragma unroll
     for (u32 j = 0; j < kUnroll; ++j) most[j % kHeld] = fmaxf(most[j % kHeld], x[j]);
   }
-  u32 keys[kHeld];
+  u32 held = kHeld, keys[kHeld];
+#pragma unroll
+  for (u32 half = kHeld / 2; half > 0; half /= 2)
+    if (wanted <= half * kThreads / 2) {
+      held = half;
+#pragma unroll
+      for (u32 j = 0; j < half; ++j) most[j] = fmaxf(most[j], most[j + half]);
+    }
 #pragma unroll
   for (u32 j = 0; j < kHeld; ++j) keys[j] = ordered(most[j]);
-  const u32 threshold = reach<8>(keys, wanted, s);  // 24 bits: a little lower than it could be
-  return threshold > kMinusInfinity ? number(threshold) : __int_as_float(0x7fffffff);
+  const Threshold t = reach<10>(keys, held, wanted, s);  // at most 22 bits: a little lower than it could be
+  const u32 least = t.prefix << t.shift;
+  return least > kMinusInfinity ? number(least) : __int_as_float(0x7fffffff);
 }
 
 // The scores that reach `least`, in order, into s.keys and s.pools; how many there are, and nothing listed where they are too
@@ -184,82 +201,61 @@ __device__ __forceinline__ void take(const u32 (&higher)[kOwn], const u32 (&equa
 
 // The `wanted` best of the list, in order, into s.best.
 __device__ __forceinline__ void best_of_list(u32 listed, u32 wanted, Shared& s) {
-  const u32 first = (threadIdx.x >> 5) * 32 * kHeld + (threadIdx.x & 31);
-  u32 keys[kHeld], higher[kHeld], equal[kHeld], above = 0;
+  const u32 held = (listed + kThreads - 1) / kThreads, first = (threadIdx.x >> 5) * 32 * held + (threadIdx.x & 31);
+  u32 keys[kHeld], higher[kHeld], equal[kHeld];
 #pragma unroll
-  for (u32 j = 0; j < kHeld; ++j) keys[j] = first + 32 * j < listed ? s.keys[first + 32 * j] : 0;
-  const u32 threshold = reach<0>(keys, wanted, s);
+  for (u32 j = 0; j < kHeld; ++j) keys[j] = j < held && first + 32 * j < listed ? s.keys[first + 32 * j] : 0;
+  const Threshold t = reach<0>(keys, held, wanted, s);
 #pragma unroll
   for (u32 j = 0; j < kHeld; ++j) {
-    higher[j] = __ballot_sync(kAll, keys[j] > threshold);
-    equal[j] = __ballot_sync(kAll, first + 32 * j < listed && keys[j] == threshold);
-    above += __popc(higher[j]);
+    const bool live = j < held && first + 32 * j < listed;
+    higher[j] = __ballot_sync(kAll, live && keys[j] >> t.shift > t.prefix);
+    equal[j] = __ballot_sync(kAll, live && keys[j] >> t.shift == t.prefix);
   }
-  u32 all;
-  before_warp(above, s.totals[0], threadIdx.x >> 5, threadIdx.x & 31, all);
   Taken taken{};
-  take(higher, equal, wanted - all, taken, s.totals[1], s, [&](u32 j) { return s.pools[first + 32 * j]; });
+  take(higher, equal, t.need, taken, s.totals[1], s, [&](u32 j) { return s.pools[first + 32 * j]; });
 }
 
 // The `wanted` best of any row, in order, into s.best: histograms of three digits, then the row once more.
 __device__ __forceinline__ void best_of_row(const float* __restrict__ scores, u32 n, u32 wanted, Shared& s) {
   const u32 lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
-  u32 prefix = 0, shift = 32, need = wanted;
-  while (shift > 0) {
-    const u32 bits = shift == 10 ? 10 : 11, mask = (1u << bits) - 1;
-    __syncthreads();
-    s.bins[threadIdx.x] = s.bins[threadIdx.x + kThreads] = 0;
-    __syncthreads();
+  Threshold t{0, 32, wanted};
+  do {
     for (u32 at = threadIdx.x; at < n; at += kThreads * kUnroll) {
       u32 k[kUnroll];
 #pragma unroll
       for (u32 j = 0; j < kUnroll; ++j) k[j] = at + j * kThreads < n ? ordered(scores[at + j * kThreads]) : 0;
 #pragma unroll
       for (u32 j = 0; j < kUnroll; ++j)
-        if (at + j * kThreads < n && (shift == 32 || k[j] >> shift == prefix))
-          atomicAdd(&s.bins[k[j] >> (shift - bits) & mask], 1u);
+        if (at + j * kThreads < n && t.begins(k[j])) atomicAdd(&s.bins[t.digit(k[j])], 1u);
     }
-    __syncthreads();
-    // the digit at which `need` keys are reached from above; a thread has two bins, the higher one first
-    const u32 high = kBins - 1 - 2 * threadIdx.x, first = s.bins[high], second = s.bins[high - 1];
-    const u32 sums = inclusive(first + second, lane);
-    u32 all;
-    const u32 above = before_warp(__shfl_sync(kAll, sums, 31), s.totals[0], warp, lane, all) + sums - first - second;
-    if (above < need && above + first + second >= need) {
-      const bool low = above + first < need;
-      s.digit = low ? high - 1 : high;
-      s.above = low ? above + first : above;
-    }
-    __syncthreads();
-    prefix = prefix << bits | s.digit;
-    shift -= bits;
-    need -= s.above;
-  }
+  } while (!narrow(t, s) && t.shift > 0);
   Taken taken{};
   u32 step = 0;
-  for (u32 at = 0; at < n && taken.above + min(taken.equal, need) < wanted; at += kThreads * kUnroll, ++step) {
+  for (u32 at = 0; at < n && taken.above + min(taken.equal, t.need) < wanted; at += kThreads * kUnroll, ++step) {
     const u32 own = at + warp * 32 * kUnroll + lane;
     u32 higher[kUnroll], equal[kUnroll];
 #pragma unroll
     for (u32 j = 0; j < kUnroll; ++j) {
       const bool live = own + 32 * j < n;
       const u32 key = live ? ordered(scores[own + 32 * j]) : 0;
-      higher[j] = __ballot_sync(kAll, live && key > prefix);
-      equal[j] = __ballot_sync(kAll, live && key == prefix);
+      higher[j] = __ballot_sync(kAll, live && key >> t.shift > t.prefix);
+      equal[j] = __ballot_sync(kAll, live && key >> t.shift == t.prefix);
     }
-    take(higher, equal, need, taken, s.totals[step & 1], s, [&](u32 j) { return static_cast<i32>(own + 32 * j); });
+    take(higher, equal, t.need, taken, s.totals[step & 1], s, [&](u32 j) { return static_cast<i32>(own + 32 * j); });
   }
 }
 
 // The `wanted` best pools of a row that has more, in ascending order, into s.best.
 __device__ __forceinline__ void best(const float* __restrict__ scores, u32 n, u32 wanted, Shared& s) {
   u32 listed = n;
+  s.bins[threadIdx.x] = s.bins[threadIdx.x + kThreads] = 0;
+  __syncthreads();
   if (n <= kList)
     list_all(scores, n, s);
   else
     listed = list(scores, n, bound(scores, n, wanted, s), s);
-  // none where there is no bound
-  if (listed >= wanted && listed <= kList)
+  if (listed >= wanted && listed <= kList)  // none is listed where there is no bound
     best_of_list(listed, wanted, s);
   else
     best_of_row(scores, n, wanted, s);
