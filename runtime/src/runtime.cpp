@@ -37,7 +37,8 @@ void* Bound::load(const LaunchPlan& launch) {
   std::atomic<void*>& slot = functions[static_cast<size_t>(launch.function)];
   void* f = slot.load(std::memory_order_acquire);
   if (f == nullptr) {
-    f = device.function(*served.pack, *launch.object, launch.decl->symbol, launch.decl->shared, launch.cluster_size());
+    const KernelPlan& k = *launch.kernel;
+    f = device.function(*served.pack, *k.object, k.decl->symbol, k.decl->shared, launch.cluster_size());
     slot.store(f, std::memory_order_release);
   }
   return f;
