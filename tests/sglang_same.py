@@ -37,8 +37,10 @@ def dirty(*shape: int) -> torch.Tensor:
 def cases() -> Iterator[tuple[str, str, Callable[[], tuple[tuple[object, ...], dict[str, object]]]]]:
     """Name of the function, of the case, and arguments; made twice, since some are written to."""
     for rope in (0, 64):
-        q = values(3, 8, 512 + rope)
-        yield "concat_and_cast_q_fp8_pad", f"rope {rope}", lambda q=q: ((dirty(5, 64, q.shape[2]), q[..., :512], q[..., 512:], 8), {})
+        for heads in (8, 9):  # eight are asked for
+            q = values(3, heads, 512 + rope)
+            name = f"rope {rope}, {heads} heads"
+            yield "concat_and_cast_q_fp8_pad", name, lambda q=q: ((dirty(5, 64, q.shape[2]), q[..., :512], q[..., 512:], 8), {})
         k = values(3, 1, 512 + rope)
         for drop in (False, True):
             rows = k[:, 0] if drop else k

@@ -101,9 +101,11 @@ def test_lengths_reach_the_kernel():
     torch.testing.assert_close(found[0], wanted(q, kv, indices, topk_length=length)[0].bfloat16(), atol=1e-3, rtol=1e-2)
 
 
-def test_few_tokens_are_split_over_the_chip(called):
-    for tokens, op in ((1, "sparse_mla_decode"), (sglang.FEW, "sparse_mla_decode"), (sglang.FEW + 1, "sparse_mla_prefill")):
-        sglang.tilelang_sparse_fwd(*inputs(heads=1, tokens=tokens, topk=2), SCALE)
+@pytest.mark.parametrize(("dtype", "heads", "most"), [(FP8, 1, 128), (FP8, 64, 128), (torch.bfloat16, 16, 64), (torch.bfloat16, 40, 21)])
+def test_few_tokens_are_split_over_the_chip(called, dtype, heads, most):
+    for tokens, op in ((1, "sparse_mla_decode"), (most, "sparse_mla_decode"), (most + 1, "sparse_mla_prefill")):
+        q, kv, indices = inputs(heads=heads, tokens=tokens, topk=2, dtype=dtype)
+        sglang.tilelang_sparse_fwd(q.to(dtype), kv, indices, SCALE)
         assert called[-1][0] == op
 
 
@@ -140,10 +142,10 @@ def test_what_is_refused():
         ("triton_sparse_mla_fwd", (nope, rope, kv, indices, SCALE, 64), r"found d_v 64"),
         ("tilelang_sparse_fwd", (q, kv[None], indices, SCALE), r"found kv \[1, 300, 1, 576\]; wanted \[N, 1, width\]"),
         ("tilelang_sparse_fwd", (q, kv, indices.view(5, 2, 64), SCALE), r"found indices \[5, 2, 64\]; wanted \[N, 1, width\]"),
-        ("concat_and_cast_q_fp8_pad", (q, nope, rope, 8), r"found num_heads 8; wanted 16, since q_nope has as many"),
-        ("gather_cast_kv_fp8_pad_paged", (rows, kv, slots, 512), r"found out with 2 rows; wanted 3 or more"),
+        ("concat_and_cast_q_fp8_pad", (q, nope, rope, 17), r"found 16 heads of q_nope; wanted 17 or more"),
+        ("gather_cast_kv_fp8_pad_paged", (rows, kv, slots, 512), r"found 2 rows of out; wanted 3 or more"),
         ("gather_cast_kv_fp8_pad_paged", (rows, kv, slots, 448), r"found nope_dim 448; wanted 512"),
-        ("concat_cast_kv_fp8_pad", (rows, k[:, :512], k[:, 512:], 3), r"found out with 2 rows; wanted 3 or more"),
+        ("concat_cast_kv_fp8_pad", (rows, k[:, :512], k[:, 512:], 3), r"found 2 rows of out; wanted 3 or more"),
         ("concat_cast_kv_fp8_pad", (rows, k[:, :512], k[:, 512:], 2), r"found num_tokens 2; wanted 3, since k has a row for each"),
         ("gather_dequant_requant_fp8_paged_dsa", (kv, slots, 64), r"found group_size 64; wanted 128"),
         ("q8kv8_topk_length_from_indices", (slots,), r"found indices \[3\]; wanted"),

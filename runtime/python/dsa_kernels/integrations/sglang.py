@@ -23,7 +23,10 @@ if TYPE_CHECKING:
     import torch
 
 FEW = 128
-"""Up to so many tokens the lists of a call are split over the chip (``sparse_mla_decode``); beyond, tokens alone fill it."""
+"""Up to so many items a call goes to ``sparse_mla_decode``, which splits their lists over the chip, and beyond to prefill.
+
+An item is a token of FP8, or of BF16 two for every 16 heads: measured, docs/tuning/decode.md.
+"""
 
 
 # ---- attention ----------------------------------------------------------------------------------------------------------------
@@ -124,7 +127,9 @@ STATISTICS = {"max_logits": True, "lse": True}
 
 def _attend(name: str, d_v: int, q: torch.Tensor, kv: torch.Tensor, indices: torch.Tensor, sm_scale: float, **optional: Any) -> Any:
     _wants(name, "d_v", d_v, LATENT, "values are the latent part of a row")
-    attend = ops.sparse_mla_decode if len(q) <= FEW else ops.sparse_mla_prefill
+    tokens, heads = q.shape[:2]
+    items = tokens if q.element_size() == 1 else tokens * 2 * -(-heads // 16)
+    attend = ops.sparse_mla_decode if items <= FEW else ops.sparse_mla_prefill
     return attend(q=q, kv=_rows(name, "kv", kv), indices=_rows(name, "indices", indices), sm_scale=sm_scale, **optional)
 
 
@@ -146,9 +151,13 @@ def _cast(q_nope: torch.Tensor, q_rope: torch.Tensor) -> torch.Tensor:
 
 
 def concat_and_cast_q_fp8_pad(q_fp8_pad: torch.Tensor, q_nope: torch.Tensor, q_rope: torch.Tensor, num_heads: int) -> None:
-    """Write ``q_nope`` bf16 [T, H, 512] and ``q_rope`` [T, H, R] as FP8 to ``q_fp8_pad`` [>= T, >= H, D]; what is beyond T and H stays."""
-    _wants("concat_and_cast_q_fp8_pad", "num_heads", num_heads, q_nope.shape[1], "q_nope has as many")
-    ops.concat_cast_q(q_nope=q_nope, q_rope=_some(q_rope), out=q_fp8_pad)
+    """The first ``num_heads`` of ``q_nope`` bf16 [T, H, 512] and ``q_rope`` [T, H, R] as FP8 to ``q_fp8_pad`` [>= T, >= num_heads, D].
+
+    What is beyond those tokens and heads stays as it was.
+    """
+    _enough("concat_and_cast_q_fp8_pad", "heads of q_nope", q_nope.shape[1], num_heads)
+    rope = _some(q_rope)
+    ops.concat_cast_q(q_nope=q_nope[:, :num_heads], q_rope=None if rope is None else rope[:, :num_heads], out=q_fp8_pad)
 
 
 def gather_cast_kv_fp8_pad_paged(
@@ -283,6 +292,10 @@ def _some(x: torch.Tensor | None) -> torch.Tensor | None:
 
 def _rest(name: str, out: torch.Tensor, rows: int) -> int:
     """Rows of ``out`` behind the first ``rows``."""
-    if len(out) < rows:
-        raise ArgumentError(f"{name}: found out with {len(out)} rows; wanted {rows} or more; allocate a row for every token")
+    _enough(name, "rows of out", len(out), rows)
     return len(out) - rows
+
+
+def _enough(name: str, what: str, found: int, wanted: int) -> None:
+    if found < wanted:
+        raise ArgumentError(f"{name}: found {found} {what}; wanted {wanted} or more; pass tensors that agree")
