@@ -51,10 +51,9 @@ using namespace dsak;
 dsak_runtime::dsak_runtime(const dsak_options& options) {
   libraries_[0] = library(options.cuda_library, "DSA_KERNELS_CUDA_LIBRARY", "libcuda.so.1");
   libraries_[1] = library(options.hip_library, "DSA_KERNELS_HIP_LIBRARY", "libamdhip64.so");
-  for (size_t i = 0; i < options.num_packs; ++i) {
-    packs_.push_back(std::make_unique<Pack>(options.packs[i]));
-    add(*packs_.back());
-  }
+  for (size_t i = 0; i < options.num_packs; ++i) packs_.push_back(std::make_unique<Pack>(options.packs[i]));
+  for (size_t i = 0; i < options.num_embedded; ++i) packs_.push_back(std::make_unique<Pack>(*options.embedded[i]));
+  for (const auto& pack : packs_) add(*pack);
 }
 
 void dsak_runtime::add(const Pack& pack) {
