@@ -51,6 +51,9 @@ struct Ring {
   __device__ __forceinline__ void wait_probability(Stage stage) const {
     mbarrier::wait(smem + plan::kProbabilityFull + 8 * stage.slot, stage.phase);
   }
+  __device__ __forceinline__ bool has_probability(Stage stage) const {  // one answer for the warp
+    return __all_sync(~0u, mbarrier::try_wait(smem + plan::kProbabilityFull + 8 * stage.slot, stage.phase));
+  }
   __device__ __forceinline__ bool has_work() const { return static_cast<i32>(blockIdx.x) < Unit::count(args); }
 };
 
@@ -211,9 +214,19 @@ struct ValueWarpgroup : Ring {
   }
 
   // The stage is free: V is in registers, P multiplied, the factors applied.
-  __device__ __forceinline__ void release(Stage stage) const {
-    mbarrier::arrive_for_warp(smem + plan::kKeysEmpty + 8 * stage.slot, lane() == 0);
+  __device__ __forceinline__ void release(u32 slot) const {
+    mbarrier::arrive_for_warp(smem + plan::kKeysEmpty + 8 * slot, lane() == 0);
   }
+  __device__ __forceinline__ void release_query(u32 ordinal) const {
+    mbarrier::arrive_for_warp(smem + plan::kQueryEmpty + 8 * (ordinal % plan::kQueryBuffers), lane() == 0);
+  }
+  // Gives back what the output of unit `ordinal` was copied from: its last stage and its Q.
+  __device__ __forceinline__ void release_output(u32 slot, u32 ordinal) const {
+    bulk_copy::wait_read();
+    release(slot);
+    release_query(ordinal);
+  }
+  static constexpr u32 kNoSlot = ~u32{0};
 
   __device__ __forceinline__ void run() const {
     if (!has_work()) return;
@@ -222,12 +235,18 @@ struct ValueWarpgroup : Ring {
     ValueFragment v[2];
     Stage stage{0, 0};
     i32 unit_index = static_cast<i32>(blockIdx.x);
-    u32 ordinal = 0;  // units finished
-    while (true) {    // units
+    u32 ordinal = 0;              // units finished
+    u32 output_slot = kNoSlot;    // stage that the copies of the last unit's output may still read
+    while (true) {                // units
       u32 flags;
       // Blocks. What happens once per unit stands outside of this loop.
       while (true) {
         const u32 slot = stage.slot;
+        // The copies have this block's time to get done, unless it is not there yet: it may wait for the Q that they read.
+        if (output_slot != kNoSlot && !has_probability(stage)) {
+          release_output(output_slot, ordinal - 1);
+          output_slot = kNoSlot;
+        }
         wait_probability(stage);
         load_fragment(v[0], value_base(smem, index, warp(), lane()) + slot * plan::kRowBlock);
         u32 news[4];
@@ -235,22 +254,32 @@ struct ValueWarpgroup : Ring {
         flags = __shfl_sync(~0u, (news[0] | news[1]) | (news[2] | news[3]), 0);
         if ((flags & (kMovedFrame | kFirstOfItem)) == kMovedFrame) scale_columns(total, smem + plan::kRescale + 256 * slot);
         multiply_values(total, v, slot);
+        if (output_slot != kNoSlot) {
+          release_output(output_slot, ordinal - 1);
+          output_slot = kNoSlot;
+        }
         if (flags & kLastOfItem) break;
-        release(stage);
+        release(slot);
         stage = stage.next();
       }
       scale_columns(total, smem + plan::kNormaliser + 256 * stage.slot);
-      release(stage);
-      // Every score of the unit is there, so its Q is not wanted any more.
-      const u32 buffer = ordinal % plan::kQueryBuffers;
-      store_output(total, unit_index, smem + plan::kQuery + buffer * plan::kRowBlock + ((threadIdx.x >> 5) & 7) * 4096, args);
-      mbarrier::arrive_for_warp(smem + plan::kQueryEmpty + 8 * buffer, lane() == 0);
+      // Every score of the unit is there, and after this barrier every product: its Q, last keys and P are not wanted any more.
+      named_barrier_sync<2, 256>();
+      const Unit unit(unit_index, args);
+      const OutputImage image{smem + plan::kQuery + (ordinal % plan::kQueryBuffers) * plan::kRowBlock,
+                              smem + plan::kKeysValues + stage.slot * plan::kRowBlock};
+      write_output(total, image, unit);
+      shared::fence_async_proxy();  // bulk copies read it
+      named_barrier_sync<2, 256>();
+      send_output(image, unit, args);
+      output_slot = stage.slot;
       ++ordinal;
       if (flags & kLastOfCta) break;
       clear(total);
       unit_index += static_cast<i32>(gridDim.x);
       stage = stage.next();
     }
+    bulk_copy::wait_read();
   }
 };
 

@@ -25,6 +25,9 @@ static_assert(kWidth == 512 || kWidth == 576, "DSAK_D must be 512 or 576");
 static_assert(DSAK_PRECISION >= 0 && DSAK_PRECISION <= 2, "DSAK_PRECISION must be 0, 1 or 2");
 
 constexpr u32 kHeads = 64;  // per CTA
+// The head in row 8j + 2t + b of Q, and so of the scores and of P: 16t + 2j + b. A value thread, whose columns are 8j + 2t + b for
+// all j and b, then has 16 adjacent heads, which lets it write them without bank conflicts (see OutputImage).
+__device__ __forceinline__ constexpr u32 head_of_row(u32 row) { return 16 * ((row >> 1) & 3) + 2 * (row >> 3) + (row & 1); }
 constexpr u32 kKeys = 64;   // per block
 constexpr u32 kThreads = 512;
 
@@ -75,6 +78,8 @@ struct Unit {
   i32 item;
   i32 part;  // index of the part over all split items; -1: the whole item
 
+  // Of an item. A division takes 150 clocks, once per unit, and most calls have one tile of heads.
+  static __device__ __forceinline__ i32 token(i32 item, i32 head_tiles) { return head_tiles == 1 ? item : item / head_tiles; }
   static __device__ __forceinline__ i32 items(const Arguments& args) { return args.T * (args.H / static_cast<i32>(kHeads)); }
   static __device__ __forceinline__ i32 count(const Arguments& args) {
     return args.whole_items + (items(args) - args.whole_items) * args.splits;
