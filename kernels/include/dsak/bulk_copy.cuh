@@ -1,5 +1,4 @@
-// Bulk copies (UBLKCP): one instruction moves a whole row. Into shared memory, its bytes are counted on an mbarrier; out of it, the
-// thread that started the copies waits for them.
+// Bulk copies (UBLKCP): one instruction moves a whole row from global to shared memory and counts its bytes on an mbarrier.
 #pragma once
 
 #include "dsak/types.cuh"
@@ -22,17 +21,5 @@ __device__ __forceinline__ void copy(u32 destination, const void* source, u32 ba
       "l"(source), "n"(bytes), "r"(barrier), "l"(policy)
       : "memory");
 }
-
-// From shared to global memory. Addresses and size are multiples of 16 bytes.
-__device__ __forceinline__ void store(void* destination, u32 source, u32 bytes) {
-  asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(destination), "r"(source), "r"(bytes)
-               : "memory");
-}
-
-// Ends this thread's group of stores.
-__device__ __forceinline__ void commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
-
-// Returns once the sources of all of this thread's stores have been read.
-__device__ __forceinline__ void wait_read() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
 
 }  // namespace dsak::bulk_copy

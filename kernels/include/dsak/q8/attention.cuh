@@ -51,9 +51,6 @@ struct Ring {
   __device__ __forceinline__ void wait_probability(Stage stage) const {
     mbarrier::wait(smem + plan::kProbabilityFull + 8 * stage.slot, stage.phase);
   }
-  __device__ __forceinline__ bool has_probability(Stage stage) const {  // one answer for the warp
-    return __all_sync(~0u, mbarrier::try_wait(smem + plan::kProbabilityFull + 8 * stage.slot, stage.phase));
-  }
   __device__ __forceinline__ bool has_work() const { return static_cast<i32>(blockIdx.x) < Unit::count(args); }
 };
 
@@ -181,8 +178,18 @@ struct ScoreWarpgroup : Ring {
 struct ValueWarpgroup : Ring {
   u32 index;
 
-  // total += V^T P^T of the block in `slot`; v[0] holds the first fragment.
-  __device__ __forceinline__ void multiply_values(float (&total)[4][32], ValueFragment (&v)[2], u32 slot) const {
+  // The block's flags; brings `total` into its softmax frame.
+  __device__ __forceinline__ u32 read_news(float (&total)[4][32], u32 slot) const {
+    u32 news[4];
+    shared::load(news[0], news[1], news[2], news[3], smem + plan::kNews + 16 * slot);
+    const u32 flags = __shfl_sync(~0u, (news[0] | news[1]) | (news[2] | news[3]), 0);
+    if ((flags & (kMovedFrame | kFirstOfItem)) == kMovedFrame) scale_columns(total, smem + plan::kRescale + 256 * slot);
+    return flags;
+  }
+
+  // total += V^T P^T of the block in `slot`; v[0] holds the first fragment. Returns the block's flags.
+  __device__ __forceinline__ u32 multiply_values(float (&total)[4][32], ValueFragment (&v)[2], u32 slot) const {
+    u32 flags;
     const u32 values = value_base(smem, index, warp(), lane()) + slot * plan::kRowBlock;
     const u64 p = descriptor::rows64(smem + plan::probability(slot, 0));
     const u64 p_residual = descriptor::rows64(smem + plan::probability(slot, kTwoTerms ? 1 : 0));
@@ -194,11 +201,13 @@ struct ValueWarpgroup : Ring {
         wgmma::fence();
         issue_chunk<false>(partial, v[c & 1], p, p_residual);
         wgmma::commit();
+        if (c == 0) flags = read_news(total, slot);  // under the first product, which does not touch the total
         if (c < 3) load_fragment(v[(c + 1) & 1], values ^ ((c + 1) << 4));
         wgmma::wait<0>();
         promote(total[c], partial);
       }
     } else {
+      flags = read_news(total, slot);
 #pragma unroll
       for (u32 c = 0; c < 4; ++c) {
         wgmma::fence();
@@ -211,22 +220,13 @@ struct ValueWarpgroup : Ring {
 #pragma unroll
       for (u32 c = 0; c < 4; ++c) wgmma::pin(total[c]);
     }
+    return flags;
   }
 
   // The stage is free: V is in registers, P multiplied, the factors applied.
-  __device__ __forceinline__ void release(u32 slot) const {
-    mbarrier::arrive_for_warp(smem + plan::kKeysEmpty + 8 * slot, lane() == 0);
+  __device__ __forceinline__ void release(Stage stage) const {
+    mbarrier::arrive_for_warp(smem + plan::kKeysEmpty + 8 * stage.slot, lane() == 0);
   }
-  __device__ __forceinline__ void release_query(u32 ordinal) const {
-    mbarrier::arrive_for_warp(smem + plan::kQueryEmpty + 8 * (ordinal % plan::kQueryBuffers), lane() == 0);
-  }
-  // Gives back what the output of unit `ordinal` was copied from: its last stage and its Q.
-  __device__ __forceinline__ void release_output(u32 slot, u32 ordinal) const {
-    bulk_copy::wait_read();
-    release(slot);
-    release_query(ordinal);
-  }
-  static constexpr u32 kNoSlot = ~u32{0};
 
   __device__ __forceinline__ void run() const {
     if (!has_work()) return;
@@ -235,51 +235,31 @@ struct ValueWarpgroup : Ring {
     ValueFragment v[2];
     Stage stage{0, 0};
     i32 unit_index = static_cast<i32>(blockIdx.x);
-    u32 ordinal = 0;              // units finished
-    u32 output_slot = kNoSlot;    // stage that the copies of the last unit's output may still read
-    while (true) {                // units
+    u32 ordinal = 0;  // units finished
+    while (true) {    // units
       u32 flags;
       // Blocks. What happens once per unit stands outside of this loop.
       while (true) {
         const u32 slot = stage.slot;
-        // The copies have this block's time to get done, unless it is not there yet: it may wait for the Q that they read.
-        if (output_slot != kNoSlot && !has_probability(stage)) {
-          release_output(output_slot, ordinal - 1);
-          output_slot = kNoSlot;
-        }
         wait_probability(stage);
         load_fragment(v[0], value_base(smem, index, warp(), lane()) + slot * plan::kRowBlock);
-        u32 news[4];
-        shared::load(news[0], news[1], news[2], news[3], smem + plan::kNews + 16 * slot);
-        flags = __shfl_sync(~0u, (news[0] | news[1]) | (news[2] | news[3]), 0);
-        if ((flags & (kMovedFrame | kFirstOfItem)) == kMovedFrame) scale_columns(total, smem + plan::kRescale + 256 * slot);
-        multiply_values(total, v, slot);
-        if (output_slot != kNoSlot) {
-          release_output(output_slot, ordinal - 1);
-          output_slot = kNoSlot;
-        }
+        flags = multiply_values(total, v, slot);
         if (flags & kLastOfItem) break;
-        release(slot);
+        release(stage);
         stage = stage.next();
       }
       scale_columns(total, smem + plan::kNormaliser + 256 * stage.slot);
-      // Every score of the unit is there, and after this barrier every product: its Q, last keys and P are not wanted any more.
-      named_barrier_sync<2, 256>();
-      const Unit unit(unit_index, args);
-      const OutputImage image{smem + plan::kQuery + (ordinal % plan::kQueryBuffers) * plan::kRowBlock,
-                              smem + plan::kKeysValues + stage.slot * plan::kRowBlock};
-      write_output(total, image, unit);
-      shared::fence_async_proxy();  // bulk copies read it
-      named_barrier_sync<2, 256>();
-      send_output(image, unit, args);
-      output_slot = stage.slot;
+      release(stage);
+      // Every score of the unit is there, so its Q is not wanted any more.
+      const u32 buffer = ordinal % plan::kQueryBuffers;
+      store_output(total, unit_index, smem + plan::kQuery + buffer * plan::kRowBlock + ((threadIdx.x >> 5) & 7) * 4096, args);
+      mbarrier::arrive_for_warp(smem + plan::kQueryEmpty + 8 * buffer, lane() == 0);
       ++ordinal;
       if (flags & kLastOfCta) break;
       clear(total);
       unit_index += static_cast<i32>(gridDim.x);
       stage = stage.next();
     }
-    bulk_copy::wait_read();
   }
 };
 

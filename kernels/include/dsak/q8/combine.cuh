@@ -17,7 +17,7 @@ namespace {
 constexpr float kLn2 = 0.693147180559945f, kLog2e = 1.44269504088896f;
 constexpr i32 kHeads = 64, kLatent = 512;  // of a part
 constexpr i32 kRows = 4;                   // of a CTA
-constexpr i32 kInFlight = 8;               // loads of a thread before their first use
+constexpr i32 kInFlight = 4;               // parts that a thread loads before it uses the first
 
 // fmaxf passes over NaN.
 __device__ __forceinline__ float larger_or_nan(float a, float b) {
@@ -82,7 +82,7 @@ struct Sums {
 }  // namespace
 
 // A CTA takes `heads` heads: 4, a row each, or 1, whose parts (at least 4) the rows share.
-extern "C" __global__ void __launch_bounds__(256, 4)
+extern "C" __global__ void __launch_bounds__(64 * kRows, 5)
     sparse_mla_combine(const u16* __restrict__ partial_out, const float2* __restrict__ partial_scalars,
                        const float* __restrict__ attn_sink, const float* __restrict__ kv_scale, bf16_bits* out,
                        float* max_logits, float* lse, i64 out_stride_t, i64 out_stride_h, i32 H, i32 whole_items, i32 splits,
@@ -110,7 +110,10 @@ extern "C" __global__ void __launch_bounds__(256, 4)
     }
     if (first == first_of_row) largest = largest_of(scalars, splits);
 #pragma unroll
-    for (i32 i = 0; i < kInFlight; ++i) sums.add(weight_of(log2_sum[i], largest.x), halves[i]);
+    for (i32 i = 0; i < kInFlight; ++i) {
+      if (first + i * step >= splits) break;
+      sums.add(weight_of(log2_sum[i], largest.x), halves[i]);
+    }
   }
   if (sharing) {
     __shared__ float shared_sums[kRows][9][64];

@@ -25,9 +25,6 @@ static_assert(kWidth == 512 || kWidth == 576, "DSAK_D must be 512 or 576");
 static_assert(DSAK_PRECISION >= 0 && DSAK_PRECISION <= 2, "DSAK_PRECISION must be 0, 1 or 2");
 
 constexpr u32 kHeads = 64;  // per CTA
-// The head in row 8j + 2t + b of Q, and so of the scores and of P: 16t + 2j + b. A value thread, whose columns are 8j + 2t + b for
-// all j and b, then has 16 adjacent heads, which lets it write them without bank conflicts (see OutputImage).
-__device__ __forceinline__ constexpr u32 head_of_row(u32 row) { return 16 * ((row >> 1) & 3) + 2 * (row >> 3) + (row & 1); }
 constexpr u32 kKeys = 64;   // per block
 constexpr u32 kThreads = 512;
 

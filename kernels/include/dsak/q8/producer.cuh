@@ -39,18 +39,19 @@ struct Producer {
   __device__ __forceinline__ void load_query(i32 token, i32 first_head, u32 buffer) const {
     const u32 warp = warp_index(), lane = lane_index();
     const u32 tile = smem + plan::kQuery + buffer * plan::kRowBlock;
-    const u8* source = args.q + token * args.q_stride_t + first_head * args.q_stride_h + lane * 16;
+    const u8* row = args.q + token * args.q_stride_t + (first_head + static_cast<i32>(16 * warp)) * args.q_stride_h + lane * 16;
     const u32 column_tile = tile + (lane >> 3) * plan::kTile + 16 * warp * 128;
 #pragma unroll 4
-    for (u32 r = 0; r < 16; ++r)
-      cp_async::copy16(column_tile + swizzle::offset128(r, lane & 7),
-                       source + static_cast<i32>(head_of_row(16 * warp + r)) * args.q_stride_h);
+    for (u32 r = 0; r < 16; ++r) {
+      cp_async::copy16(column_tile + swizzle::offset128(r, lane & 7), row);
+      row += args.q_stride_h;
+    }
     if constexpr (kHasRope) {
 #pragma unroll 1
       for (u32 part = 0; part < 2; ++part) {
         const u32 r = 16 * warp + 8 * part + (lane >> 2);
         const u8* source = args.q_rope + token * args.q_rope_stride_t +
-                           (first_head + static_cast<i32>(head_of_row(r))) * args.q_rope_stride_h + (lane & 3) * 16;
+                           (first_head + static_cast<i32>(r)) * args.q_rope_stride_h + (lane & 3) * 16;
         cp_async::copy16(tile + plan::kRopeTile + swizzle::offset64(r, lane & 3), source);
       }
     }

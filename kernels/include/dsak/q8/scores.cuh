@@ -90,9 +90,9 @@ __device__ __forceinline__ void mask_scores(float (&s)[32], u32 valid_low, u32 v
   }
 }
 
-template <int barrier, int threads>
+template <int barrier>
 __device__ __forceinline__ void named_barrier_sync() {
-  asm volatile("bar.sync %0, %1;" ::"n"(barrier), "n"(threads) : "memory");
+  asm volatile("bar.sync %0, 128;" ::"n"(barrier) : "memory");
 }
 
 __device__ __forceinline__ float quad_sum(float x) {
@@ -209,20 +209,19 @@ struct ScoreWarp {
     const Unit unit(unit_index, args);
     if (unit.part >= 0) {
       shared::store(normaliser_address, any ? __fdividef(1.f, divisor) : 0.f);
-      float* scalars = args.partial_scalars + (static_cast<i64>(unit.part) * kHeads + head_of_row(row(t))) * 2;
+      float* scalars = args.partial_scalars + (static_cast<i64>(unit.part) * kHeads + row(t)) * 2;
       scalars[0] = any ? log2_sum : negative_infinity();
       scalars[1] = any ? maximum * constants.score_factor * kLn2 : negative_infinity();
       return;
     }
     float normaliser = __fdividef(shared::load_f32(smem + plan::kConstants + 12), divisor);
     if (args.attn_sink != nullptr) {
-      const i32 head =
-          unit.item % (args.H / static_cast<i32>(kHeads)) * static_cast<i32>(kHeads) + static_cast<i32>(head_of_row(row(t)));
+      const i32 head = unit.item % (args.H / static_cast<i32>(kHeads)) * static_cast<i32>(kHeads) + static_cast<i32>(row(t));
       const float sink = __ldg(args.attn_sink + head);
       normaliser *= __fdividef(sum, sum + exp2_approx(fmaf(sink, kLog2e, kLog2ProbabilityScale - frame)));
     }
     shared::store(normaliser_address, any ? normaliser : 0.f);
-    const i64 head_row = static_cast<i64>(unit.item) * kHeads + head_of_row(row(t));
+    const i64 head_row = static_cast<i64>(unit.item) * kHeads + row(t);
     if (args.max_logits != nullptr)
       args.max_logits[head_row] = any ? maximum * constants.score_factor * kLn2 : negative_infinity();
     if (args.lse != nullptr) args.lse[head_row] = any ? log2_sum * kLn2 : positive_infinity();
@@ -261,7 +260,7 @@ struct ScoreWarp {
 
     // P's place needs no barrier of its own: it belongs to the stage, whose earlier tenant is gone. Only at 576 the other warps
     // of this warpgroup may still read the rope tile that P replaces.
-    if constexpr (kHasRope) named_barrier_sync<1, 128>();
+    if constexpr (kHasRope) named_barrier_sync<1>();
     store_probabilities<plain>(s, rows, 0, slot, constants);
     between();
     store_probabilities<plain>(s, rows, 1, slot, constants);

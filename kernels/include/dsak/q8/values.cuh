@@ -9,7 +9,6 @@
 // together is one M = 64 product). Columns of the accumulator are heads.
 #pragma once
 
-#include "dsak/bulk_copy.cuh"
 #include "dsak/convert.cuh"
 #include "dsak/descriptor.cuh"
 #include "dsak/ldmatrix.cuh"
@@ -85,74 +84,52 @@ __device__ __forceinline__ void clear(float (&total)[4][32]) {
     for (u32 i = 0; i < 32; ++i) total[c][i] = 0.f;
 }
 
-// A unit's output leaves in bulk copies that run while the next unit is computed. It is put together where the unit's Q was (heads
-// 0 to 31) and its last block of keys (heads 32 to 63), as quarters of 16 heads, a head's 1 KiB after the other's. A thread's heads
-// are those of quarter t (see head_of_row), and quarter t is rotated by 32t bytes: so the four lanes that store the same columns
-// meet different banks.
-struct OutputImage {
-  u32 query, keys;  // shared-memory addresses
-
-  static constexpr u32 kRow = kLatent * 2, kQuarter = 16 * kRow;
-  static_assert(2 * kQuarter <= plan::kRowBlock, "half of the output in the place of Q");
-
-  static __device__ __forceinline__ u32 warp() { return (threadIdx.x >> 5) & 7; }  // of the value warps: 64 columns each
-  static __device__ __forceinline__ u32 lane() { return threadIdx.x & 31; }
-  __device__ __forceinline__ u32 address(u32 quarter) const {
-    return (quarter < 2 ? query : keys) + (quarter & 1) * kQuarter;
-  }
-
-  // The warp's 64 heads x 64 columns, as bf16, or as f16 for a part.
-  template <bool part>
-  __device__ __forceinline__ void write(const float (&total)[4][32]) const {
-    const u32 t = lane() & 3, g = lane() >> 2, quarter = address(t), first = 128 * warp() + 32 * t + 4 * g;
+// Stores a warp's 64 heads x 64 columns as bf16, or as f16 for a part, to `row` (head 0, the warp's first column). Straight
+// from the registers that would be 32-byte pieces and about 3000 clocks; through 4 KiB of shared memory, `scratch`, it is whole
+// lines. Two rounds of 32 heads.
+template <bool part>
+__device__ __forceinline__ void store_rows(const float (&total)[4][32], u16* row, i64 stride_h, u32 scratch) {
+  const u32 t = threadIdx.x & 3, g = (threadIdx.x >> 2) & 7, lane = threadIdx.x & 31;
+  // Rows of 128 bytes (a head's 64 columns) whose 16-byte units are swapped by bits 1 and 2 of the row, against bank conflicts.
+  const u32 write = scratch + 256 * t + ((t << 5) | (g << 2));
+  const u32 read = scratch + (lane >> 3) * 128 + (((lane & 7) ^ ((lane >> 4) << 1)) << 4);
+  row += static_cast<i32>(lane >> 3) * stride_h + (lane & 7) * 8;
 #pragma unroll
-    for (u32 j = 0; j < 8; ++j)
+  for (u32 round = 0; round < 2; ++round) {
+    __syncwarp();
+#pragma unroll
+    for (u32 j = 0; j < 4; ++j)
 #pragma unroll
       for (u32 c = 0; c < 4; ++c) {
-        const float* d = total[c] + 4 * j;
-        const u32 place = first + 2 * j * kRow + 32 * c;
-        shared::store(quarter + place, part ? to_f16x2(d[0], d[2]) : to_bf16x2(d[0], d[2]));
-        // The end of the last row comes round to the start.
-        const u32 next = j == 7 ? (place + kRow) & (kQuarter - 1) : place + kRow;
-        shared::store(quarter + next, part ? to_f16x2(d[1], d[3]) : to_bf16x2(d[1], d[3]));
+        const float* d = total[c] + 4 * (4 * round + j);
+        const u32 address = (write ^ (c << 5)) + j * 1024;
+        shared::store(address, part ? to_f16x2(d[0], d[2]) : to_bf16x2(d[0], d[2]));
+        shared::store(address + 128, part ? to_f16x2(d[1], d[3]) : to_bf16x2(d[1], d[3]));
       }
+    __syncwarp();
+#pragma unroll
+    for (u32 i = 0; i < 8; ++i) {
+      u32 w[4];
+      shared::load(w[0], w[1], w[2], w[3], (read ^ ((i & 1) << 6)) + i * 512);
+      asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(row), "r"(w[0]), "r"(w[1]), "r"(w[2]), "r"(w[3])
+                   : "memory");
+      row += 4 * stride_h;
+    }
   }
-
-  // Starts the copies: of a quarter, or of its rows where they lie apart, and of what came round. `out` is head 0's row.
-  __device__ __forceinline__ void send(u16* out, i64 stride_h) const {
-    const u32 quarter = warp() >> 1, rotation = 32 * quarter, odd = warp() & 1;
-    const bool apart = stride_h != kLatent;
-    const u32 size = apart ? kRow : kQuarter;
-    const bool round = lane() == 8;
-    u32 first = apart ? (8 * odd + lane()) * kRow : 0, bytes = size;  // in the quarter, before rotation
-    if (first + size == kQuarter) bytes -= rotation;
-    if (round) first = kQuarter - rotation, bytes = rotation;
-    const bool mine = apart ? lane() < 8 || (round && odd) : odd == 0 && (lane() == 0 || round);
-    u8* destination = reinterpret_cast<u8*>(out + static_cast<i32>(16 * quarter + first / kRow) * stride_h) + first % kRow;
-    if (mine && bytes > 0)
-      bulk_copy::store(destination, address(quarter) + ((first + rotation) & (kQuarter - 1)), bytes);
-    bulk_copy::commit();
-  }
-};
-
-__device__ __forceinline__ void write_output(const float (&total)[4][32], const OutputImage& image, const Unit& unit) {
-  if (unit.part >= 0)
-    image.write<true>(total);
-  else
-    image.write<false>(total);
 }
 
-__device__ __forceinline__ void send_output(const OutputImage& image, const Unit& unit, const Arguments& args) {
-  u16* out = args.partial_out + static_cast<i64>(unit.part) * (kHeads * kLatent);
-  i64 stride_h = kLatent;
-  if (unit.part < 0) {
-    const i32 head_tiles = args.H / static_cast<i32>(kHeads);
-    const i32 token = Unit::token(unit.item, head_tiles);
-    const i32 head = (unit.item - token * head_tiles) * static_cast<i32>(kHeads);
-    out = args.out + token * args.out_stride_t + head * args.out_stride_h;
-    stride_h = args.out_stride_h;
+__device__ __forceinline__ void store_output(const float (&total)[4][32], i32 unit_index, u32 scratch, const Arguments& args) {
+  const Unit unit(unit_index, args);
+  const u32 column = ((threadIdx.x >> 5) & 7) * 64;
+  if (unit.part >= 0) {
+    store_rows<true>(total, args.partial_out + static_cast<i64>(unit.part) * (kHeads * kLatent) + column, kLatent, scratch);
+    return;
   }
-  image.send(out, stride_h);
+  const i32 head_tiles = args.H / static_cast<i32>(kHeads);
+  const i32 token = Unit::token(unit.item, head_tiles);
+  const i32 head = (unit.item - token * head_tiles) * static_cast<i32>(kHeads);
+  store_rows<false>(total, args.out + token * args.out_stride_t + head * args.out_stride_h + column, args.out_stride_h,
+                    scratch);
 }
 
 // Adds a key block's share to the float32 total. The tensor cores' own running sum would truncate it (see wgmma.cuh).
