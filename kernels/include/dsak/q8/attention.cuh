@@ -133,7 +133,7 @@ struct ScoreWarpgroup : Ring {
     start_scores(next_s, next_ordinal, next.slot);
     load_block(state, next.slot);
     scores.template run<plain>(s, state.rows, constants, state.stage.slot, flags, state.unit_index, args,
-               SecondHalf{*this, next_s, next_ordinal, next.slot});
+                               SecondHalf{*this, next_s, next_ordinal, next.slot});
     if (flags & kLastOfItem) state.unit_index += static_cast<i32>(gridDim.x);
     state.ordinal = next_ordinal;
     state.stage = next;
@@ -187,9 +187,12 @@ struct ValueWarpgroup : Ring {
     return flags;
   }
 
-  // total += V^T P^T of the block in `slot`; v[0] holds the first fragment. Returns the block's flags.
+  // total += V^T P^T of the block in `slot`; v[0] holds the first fragment. Returns the block's flags. They are read under the
+  // first product, which does not touch the total, where that measures better.
   __device__ __forceinline__ u32 multiply_values(float (&total)[4][32], ValueFragment (&v)[2], u32 slot) const {
+    constexpr bool kFlagsLater = kPromote && kHasRope;
     u32 flags;
+    if constexpr (!kFlagsLater) flags = read_news(total, slot);
     const u32 values = value_base(smem, index, warp(), lane()) + slot * plan::kRowBlock;
     const u64 p = descriptor::rows64(smem + plan::probability(slot, 0));
     const u64 p_residual = descriptor::rows64(smem + plan::probability(slot, kTwoTerms ? 1 : 0));
@@ -201,13 +204,12 @@ struct ValueWarpgroup : Ring {
         wgmma::fence();
         issue_chunk<false>(partial, v[c & 1], p, p_residual);
         wgmma::commit();
-        if (c == 0) flags = read_news(total, slot);  // under the first product, which does not touch the total
+        if (kFlagsLater && c == 0) flags = read_news(total, slot);
         if (c < 3) load_fragment(v[(c + 1) & 1], values ^ ((c + 1) << 4));
         wgmma::wait<0>();
         promote(total[c], partial);
       }
     } else {
-      flags = read_news(total, slot);
 #pragma unroll
       for (u32 c = 0; c < 4; ++c) {
         wgmma::fence();

@@ -1,8 +1,8 @@
 // Puts the parts of split items together: out = kv_scale * sum_p w_p O_p / (sum_p w_p + sink), w_p = 2^(log2_sum_p - largest).
 //
-// A CTA has four rows of 64 threads, a thread eight columns. With many parts an item (few tokens) the rows share the parts of one
-// head, and every load is on its way before the first is used; with few parts a row has a head to itself. Parts without a valid
-// key have weight 0; an item without one gets out 0, max_logits -inf, lse +inf. A part that is NaN makes the item NaN.
+// A CTA has four rows of 64 threads, a thread eight columns. With many parts an item (few tokens) the rows share the parts of
+// one head, and every load is on its way before the first is used; with few parts a row has a head to itself. Parts without a
+// valid key have weight 0; an item without one gets out 0, max_logits -inf, lse +inf. A part that is NaN makes the item NaN.
 #pragma once
 
 #include "dsak/convert.cuh"
@@ -26,8 +26,8 @@ __device__ __forceinline__ float larger_or_nan(float a, float b) {
   return y;
 }
 
-// Eight halves and the base-2 log of the sum of a part, or those of one without a valid key. Predicated, not branched around, so
-// that the loads of several parts are issued one after another.
+// Eight halves and the base-2 log of the sum of a part, or those of one without a valid key. Predicated, not branched around,
+// so that the loads of several parts are issued one after another.
 __device__ __forceinline__ void load_part(uint4& halves, float& log2_sum, const u16* out, const float2* scalars, bool exists) {
   log2_sum = negative_infinity();
   halves = make_uint4(0, 0, 0, 0);
@@ -105,8 +105,8 @@ extern "C" __global__ void __launch_bounds__(64 * kRows, 5)
 #pragma unroll
     for (i32 i = 0; i < kInFlight; ++i) {
       const u32 p = static_cast<u32>(first + i * step);  // few: 32 bits hold the offsets
-      load_part(halves[i], log2_sum[i], part_row + p * static_cast<u32>(kHeads * kLatent), scalars + p * static_cast<u32>(kHeads),
-                p < static_cast<u32>(splits));
+      load_part(halves[i], log2_sum[i], part_row + p * static_cast<u32>(kHeads * kLatent),
+                scalars + p * static_cast<u32>(kHeads), p < static_cast<u32>(splits));
     }
     if (first == first_of_row) largest = largest_of(scalars, splits);
 #pragma unroll

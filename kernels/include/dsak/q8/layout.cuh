@@ -46,7 +46,8 @@ constexpr float kEmptyFrame = -1e10f;
 // Larger factors of a score in the exponent of 2 count as this one: its product with any frame is finite.
 constexpr float kLargestFactor = 1e19f * kLog2e;
 // Up to this factor a weight is 2^(score * factor - frame * factor), one multiply-add with the rounded product of the frame.
-// That is good while logits are below about 2^24; with larger factors, absurd but possible, frame and score are subtracted first.
+// That is good while logits are below about 2^24; with larger factors, absurd but possible, frame and score are subtracted
+// first.
 constexpr float kLargestFusedFactor = 16;
 
 struct Arguments {
