@@ -62,8 +62,8 @@ struct ScoreWarpgroup : Ring {
     u32 valid_low, valid_high, flags;  // of the block in `stage`
     u32 ordinal;                       // units started
     i32 unit_index;
-    u32 own_words;  // see ScoreWarp
-    u32 unusual;    // no block is plain, see Constants
+    u32 own_words;   // see ScoreWarp
+    u32 multiplied;  // scores have a factor of their own, see Constants
     bool done;
   };
 
@@ -109,9 +109,9 @@ struct ScoreWarpgroup : Ring {
     state.flags = __shfl_sync(~0u, state.flags, 0);
   }
 
-  // Nothing masked, not the last of its unit, the scale a positive number of the usual size.
+  // Nothing masked, not the last of its unit, no multiplier.
   __device__ __forceinline__ bool is_plain(const State& state) const {
-    return ((state.flags & ~u32{kFirstOfItem}) | ~(state.valid_low & state.valid_high) | state.unusual) == 0;
+    return ((state.flags & ~u32{kFirstOfItem}) | ~(state.valid_low & state.valid_high) | state.multiplied) == 0;
   }
   // Softmax of the block whose scores are in `s`, while those of the next one are computed into `next_s`. After the CTA's last
   // block stale scores are computed and never read: a branch around wgmma would make ptxas serialise all of them.
@@ -127,13 +127,13 @@ struct ScoreWarpgroup : Ring {
     if constexpr (!kHasRope) wait_operands(next, next_ordinal, flags);
     wgmma::wait<0>();
     wgmma::pin(s);
-    if constexpr (!plain) scores.prepare(s, state.valid_low, state.valid_high, constants.sign);
+    if constexpr (!plain) scores.prepare(s, state.valid_low, state.valid_high, constants.multiplier);
     if constexpr (kHasRope) wait_operands(next, next_ordinal, flags);
     wgmma::pin(s);
     start_scores(next_s, next_ordinal, next.slot);
     load_block(state, next.slot);
-    scores.template run<plain>(s, state.rows, constants, state.stage.slot, flags, state.unit_index, args,
-                               SecondHalf{*this, next_s, next_ordinal, next.slot});
+    scores.run(s, state.rows, constants, state.stage.slot, flags, state.unit_index, args,
+               SecondHalf{*this, next_s, next_ordinal, next.slot});
     if (flags & kLastOfItem) state.unit_index += static_cast<i32>(gridDim.x);
     state.ordinal = next_ordinal;
     state.stage = next;
@@ -156,7 +156,7 @@ struct ScoreWarpgroup : Ring {
     state.stage = Stage{0, 0};
     state.ordinal = 0;
     state.unit_index = static_cast<i32>(blockIdx.x);
-    state.unusual = __shfl_sync(~0u, Constants::load(smem).unusual() ? 1 : 0, 0);
+    state.multiplied = __shfl_sync(~0u, Constants::load(smem).multiplier != 1.f ? 1 : 0, 0);
     state.own_words = smem + swizzle::offset64(16 * warp() + (lane() >> 2), 0) + 4 * (lane() & 3);
     wait_keys(state.stage);
     load_block(state, 0);

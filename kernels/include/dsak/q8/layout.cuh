@@ -41,14 +41,14 @@ constexpr float kLog2e = 1.44269504088896f;
 // saturates, and nearly no block has to rescale the output.
 constexpr float kLog2ProbabilityScale = 6;
 constexpr float kFrameSlack = 2.807354922057604f;
-// Below any e4m3 score (at most 448 * 448 * 576 in magnitude), and finite: a row without a key yet gives no inf - inf.
-constexpr float kEmptyFrame = -1e10f;
-// Larger factors of a score in the exponent of 2 count as this one: its product with any frame is finite.
+// Larger factors of a score in the exponent of 2 count as this one.
 constexpr float kLargestFactor = 1e19f * kLog2e;
-// Up to this factor a weight is 2^(score * factor - frame * factor), one multiply-add with the rounded product of the frame.
-// That is good while logits are below about 2^24; with larger factors, absurd but possible, frame and score are subtracted
-// first.
+// Up to this factor a weight is 2^(score * factor - frame * factor), one multiply-add with the rounded product of the frame,
+// which is good while logits are below about 2^24.
 constexpr float kLargestFusedFactor = 16;
+// Below any e4m3 score (at most 448 * 448 * 576 in magnitude) times the largest factor, and finite: a row without a key yet
+// gives no inf - inf.
+constexpr float kEmptyFrame = -1e30f;
 
 struct Arguments {
   const u8* q;

@@ -50,18 +50,15 @@ struct RowState {
   }
 };
 
-// Launch-wide factors, kept in shared memory because registers are scarcer: the factor of a raw score in the exponent of 2
-// (positive), the frame slack in raw scores, the sign by which raw scores are multiplied first, and kv_scale.
+// Launch-wide factors, kept in shared memory because registers are scarcer: the factor of a score in the exponent of 2
+// (positive), the frame slack in scores, what raw scores are multiplied by first, and kv_scale.
 struct Constants {
-  float score_factor, slack, sign;
-
-  // Whether every block needs the code for blocks that are not plain.
-  __device__ __forceinline__ bool unusual() const { return sign != 1.f || score_factor > kLargestFusedFactor; }
+  float score_factor, slack, multiplier;
 
   static __device__ __forceinline__ Constants load(u32 smem) {
     Constants c;
     shared::load(c.score_factor, c.slack, smem + plan::kConstants);
-    c.sign = shared::load_f32(smem + plan::kConstants + 8);
+    c.multiplier = shared::load_f32(smem + plan::kConstants + 8);
     return c;
   }
 
@@ -69,14 +66,16 @@ struct Constants {
     const float q_scale = args.q_scale != nullptr ? *args.q_scale : 1.f;
     const float kv_scale = args.kv_scale != nullptr ? *args.kv_scale : 1.f;
     const float factor = q_scale * kv_scale * args.sm_scale * kLog2e;
-    // What is not a positive number is moved into the scores, so that a larger score always means a larger weight and a masked
-    // score (-inf) never meets a zero. A factor that is not finite makes every score NaN, and leaves masked ones masked.
-    const bool finite = fabsf(factor) < positive_infinity(), scaled = finite && factor != 0.f;
-    const float magnitude = scaled ? fminf(fabsf(factor), kLargestFactor) : 1.f;
-    shared::store(smem + plan::kConstants, magnitude);
-    shared::store(smem + plan::kConstants + 4, fminf(kFrameSlack / magnitude, 1e9f));
+    // A factor that is not positive goes into the scores, so that a larger score always means a larger weight and a masked
+    // score
+    // (-inf) never meets a zero. So does a large one: the rounded product of the frame and such a factor can be octaves off.
+    // One that is not finite makes every score NaN, and leaves masked ones masked.
+    const bool usual = factor > 0.f && factor <= kLargestFusedFactor;
+    const float finite = fminf(fmaxf(factor, -kLargestFactor), kLargestFactor);
     const float not_a_number = factor - factor;  // where it is not finite
-    shared::store(smem + plan::kConstants + 8, !finite ? not_a_number : factor > 0.f ? 1.f : factor < 0.f ? -1.f : 0.f);
+    shared::store(smem + plan::kConstants, usual ? factor : 1.f);
+    shared::store(smem + plan::kConstants + 4, usual ? fminf(kFrameSlack / factor, 1e9f) : kFrameSlack);
+    shared::store(smem + plan::kConstants + 8, usual ? 1.f : fabsf(factor) < positive_infinity() ? finite : not_a_number);
     shared::store(smem + plan::kConstants + 12, kv_scale);
   }
 };
@@ -157,21 +156,18 @@ struct ScoreWarp {
 
   // Exponentials of row r of the block, to P as wgmma's K-major operand. Inside every 32 keys, byte 16h + 4t + i of a row is
   // key 16h + 8(i / 2) + 2t + i % 2: the order in which a thread holds them, and the order of V's register fragments.
-  template <bool plain>
   __device__ __forceinline__ void store_probabilities(const float (&s)[32], RowState& rows, u32 r, u32 slot,
                                                       const Constants& constants) const {
     const u32 first = own_words + plan::probability(slot, 0), second = own_words + plan::probability(slot, kTwoTerms ? 1 : 0);
-    // Taken off the scores, or off the products: a plain block and another one weigh a score alike, bit for bit.
-    const float shift = !plain && constants.score_factor > kLargestFusedFactor ? rows.frame[r] : 0.f;
     // Not fused: wherever the frame is used it is the same number.
-    const float offset = kLog2ProbabilityScale - __fmul_rn(rows.frame[r] - shift, constants.score_factor);
+    const float offset = kLog2ProbabilityScale - __fmul_rn(rows.frame[r], constants.score_factor);
     u32 words[4];
 #pragma unroll
     for (u32 chunk = 0; chunk < 4; ++chunk) {
       float e[4];
 #pragma unroll
       for (u32 i = 0; i < 4; ++i)
-        e[i] = exp2_approx(fmaf(s[8 * chunk + 4 * (i >> 1) + 2 * r + (i & 1)] - shift, constants.score_factor, offset));
+        e[i] = exp2_approx(fmaf(s[8 * chunk + 4 * (i >> 1) + 2 * r + (i & 1)], constants.score_factor, offset));
       rows.sum[r] += (e[0] + e[1]) + (e[2] + e[3]);
       const u16 low = to_e4m3x2(e[0], e[1]), high = to_e4m3x2(e[2], e[3]);
       words[chunk] = pack_u16(low, high);
@@ -227,17 +223,17 @@ struct ScoreWarp {
     if (args.lse != nullptr) args.lse[head_row] = any ? log2_sum * kLn2 : positive_infinity();
   }
 
-  // Sign and mask: the only writes to the scores, before the next scores are issued (ptxas would serialise them otherwise).
-  __device__ __forceinline__ void prepare(float (&s)[32], u32 valid_low, u32 valid_high, float sign) const {
-    if (sign != 1.f) {  // NaN too
+  // Factor and mask: the only writes to the scores, before the next scores are issued (ptxas would serialise them otherwise).
+  __device__ __forceinline__ void prepare(float (&s)[32], u32 valid_low, u32 valid_high, float multiplier) const {
+    if (multiplier != 1.f) {  // NaN too
 #pragma unroll
-      for (u32 i = 0; i < 32; ++i) s[i] *= sign;
+      for (u32 i = 0; i < 32; ++i) s[i] *= multiplier;
     }
     if ((valid_low & valid_high) != ~0u) mask_scores(s, valid_low, valid_high, t);
   }
 
   // Softmax of the block in stage `slot`, whose prepared scores are in s. `between` runs halfway through the exponentials.
-  template <bool plain, class Between>
+  template <class Between>
   __device__ __forceinline__ void run(const float (&s)[32], RowState& rows, const Constants& constants, u32 slot, u32 flags,
                                       i32 unit_index, const Arguments& args, const Between& between) const {
     float block_max[2];
@@ -261,9 +257,9 @@ struct ScoreWarp {
     // P's place needs no barrier of its own: it belongs to the stage, whose earlier tenant is gone. Only at 576 the other warps
     // of this warpgroup may still read the rope tile that P replaces.
     if constexpr (kHasRope) named_barrier_sync<1>();
-    store_probabilities<plain>(s, rows, 0, slot, constants);
+    store_probabilities(s, rows, 0, slot, constants);
     between();
-    store_probabilities<plain>(s, rows, 1, slot, constants);
+    store_probabilities(s, rows, 1, slot, constants);
     // Always, also 1: the value warps scale all 64 heads as soon as one warp's frame moved.
     if (t == 0) {
 #pragma unroll
