@@ -14,14 +14,15 @@ dsa_kernels = pytest.importorskip("dsa_kernels", reason="install the runtime whe
 if torch.cuda.get_device_capability() != (9, 0) or torch.version.cuda is None:
     pytest.skip("found no SM90 device", allow_module_level=True)
 
-from tests.attention import FP8, Case  # noqa: E402
+from tests.attention import BF16, FP8, Case, check_nans  # noqa: E402
 
 SIZES = {1: 16, 2: 16, 8: 8, 16: 8, 30: 4, 64: 2, 300: 1, 700: 0}
 """Tokens of one tile of heads, and the cluster size that the table gives them at 132 SMs; 0: no cluster."""
+dtypes = pytest.mark.parametrize("dtype", [FP8, BF16], ids=["fp8", "bf16"])
 
 
 def decode(**options):
-    return Case(**{"op": "sparse_mla_decode", "dtype": FP8, "scale": 0.0625, "H": 16, "s_kv": 4096, "topk": 2051, **options})
+    return Case(**{"op": "sparse_mla_decode", "scale": 0.0625, "H": 16, "s_kv": 4096, "topk": 2051, **options})
 
 
 def check(case, lse_tol=3e-4):
@@ -29,47 +30,52 @@ def check(case, lse_tol=3e-4):
     return case
 
 
+@dtypes
 @pytest.mark.parametrize(("T", "size"), SIZES.items())
-def test_the_cluster_is_the_one_meant(T, size):
+def test_the_cluster_is_the_one_meant(T, size, dtype):
     if torch.cuda.get_device_properties(0).multi_processor_count != 132:
         pytest.skip("the sizes are those of 132 SMs")
-    name = f"low_d576_h16_c{size}" if size else "low_d576_h16"
-    assert f"{name}: chosen" in dsa_kernels.explain("sparse_mla_decode", **decode(T=T).inputs())
+    name = ("low" if dtype == FP8 else "low_bf16") + (f"_d576_h16_c{size}" if size else "_d576_h16")
+    assert f"{name}: chosen" in dsa_kernels.explain("sparse_mla_decode", **decode(T=T, dtype=dtype).inputs())
 
 
+@dtypes
 @pytest.mark.parametrize("T", SIZES)
 @pytest.mark.parametrize("D", [512, 576])
 @pytest.mark.parametrize("H", [8, 16, 32, 64, 128])
-def test_clusters_of_every_size(H, D, T):
-    check(decode(T=T, H=H, D=D, pad=1, precision="high").run(), lse_tol=1e-5)
+def test_clusters_of_every_size(H, D, T, dtype):
+    check(decode(T=T, H=H, D=D, dtype=dtype, pad=1, precision="high").run(), lse_tol=1e-5)
 
 
+@dtypes
 @pytest.mark.parametrize("topk", [1, 63, 64, 65, 129, 257, 513, 577, 2051])
 @pytest.mark.parametrize("T", [1, 8, 30, 64])
-def test_split_borders(T, topk):
+def test_split_borders(T, topk, dtype):
     for H in (5, 8, 13, 16, 29, 32):
-        check(decode(T=T, H=H, topk=topk, pad=1, holes=0.2).run())
+        check(decode(T=T, H=H, dtype=dtype, topk=topk, pad=1, holes=0.2).run())
 
 
+@dtypes
 @pytest.mark.parametrize("T", [1, 8, 30, 64])
-def test_fewer_keys_than_blocks(T):
-    case = decode(T=T)
+def test_fewer_keys_than_blocks(T, dtype):
+    case = decode(T=T, dtype=dtype)
     case.indices[:, 1:] = -1  # one key: every other share is empty
     case.indices[0] = -1
     case.indices[-1, :-1] = -1
     check(case.run())
-    case = decode(T=T)
+    case = decode(T=T, dtype=dtype)
     case.length = torch.arange(T, dtype=torch.int32, device="cuda") % 70
     check(case.run())
     case.sink = torch.linspace(-4, 4, 16, device="cuda")
     check(case.run())
 
 
+@dtypes
 @pytest.mark.parametrize("D", [512, 576])
 @pytest.mark.parametrize("T", [1, 8, 30, 64])
-def test_coherent_rows_are_exact(T, D):
+def test_coherent_rows_are_exact(T, D, dtype):
     for rows in ("equal", "mean"):
-        case = decode(T=T, D=D, mean=1.0)
+        case = decode(T=T, D=D, dtype=dtype, mean=1.0)
         if rows == "equal":
             case.kv[:] = case.kv[:1].clone()
         case.run()
@@ -78,10 +84,11 @@ def test_coherent_rows_are_exact(T, D):
         assert abs(case.gain() - 1) < 2e-3
 
 
+@dtypes
 @pytest.mark.parametrize("T", [1, 8, 30, 64, 300])
 @pytest.mark.parametrize("H", [8, 16, 32])
-def test_a_thousand_repeats_are_bitwise_equal(H, T):
-    case = decode(T=T, H=H, D=512, holes=0.1).run()
+def test_a_thousand_repeats_are_bitwise_equal(H, T, dtype):
+    case = decode(T=T, H=H, D=512, dtype=dtype, holes=0.1).run()
     first = case.out.clone(), case.lse.clone(), case.max_logits.clone()
     inputs = case.inputs()
     differs = torch.zeros((), dtype=torch.bool, device="cuda")
@@ -93,8 +100,15 @@ def test_a_thousand_repeats_are_bitwise_equal(H, T):
     check(case)
 
 
-def test_two_streams_at_once():
-    cases = [decode(T=T, seed=T) for T in (1, 8)]
+@dtypes
+@pytest.mark.parametrize("T", [1, 8, 30, 300])
+def test_a_nan_that_is_selected_comes_out_where_it_belongs(T, dtype):
+    check_nans(decode(T=T, H=13, dtype=dtype, s_kv=20_000, topk=577, holes=0.2), row=3, head=5)
+
+
+@dtypes
+def test_two_streams_at_once(dtype):
+    cases = [decode(T=T, dtype=dtype, seed=T) for T in (1, 8)]
     wanted = [case.run().out.clone() for case in cases]
     streams = [torch.cuda.Stream() for _ in cases]
     for case in cases:

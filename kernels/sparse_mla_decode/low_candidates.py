@@ -39,23 +39,22 @@ HEADS = {8: "H <= 8", 16: "(H > 8 and H <= 16 or H > 32 and T * cdiv(H, 16) <= s
 """Which calls a tile serves, in the order of the tiles."""
 
 
-def split_kernel(d: int, tile: int, rope_tensor: bool) -> Kernel:
-    # three stages where two blocks on an SM have room for them
-    stages = 3 if d == 512 and tile <= 16 else 2
-    return low_head.kernel("low_decode.cu", "sparse_mla_decode_low", d, tile, rope_tensor, split=True, stages=stages)
-
-
-def candidates() -> tuple[Candidate, ...]:
+def candidates(dtype: str) -> tuple[Candidate, ...]:
+    prefix = {"fp8": "low", "bf16": "low_bf16"}[dtype]
     found: list[Candidate] = []
     for tile, heads in HEADS.items():
         items = f"T * cdiv(H, {tile})"
         for place, rope, q_rope, where in shared.PLACES:
-            d, rope_tensor = 576 if rope else 512, q_rope == "q_rope"
+            d = 576 if rope else 512
+
+            def kernel(split: bool, d: int = d, tile: int = tile, rope_tensor: bool = q_rope == "q_rope") -> Kernel:
+                stages = low_head.stages(d, tile, dtype, split)
+                return low_head.kernel("low_decode.cu", "sparse_mla_decode_low", d, tile, rope_tensor, split, stages, dtype)
+
             for cluster in CLUSTERS:
-                launch = Launch(split_kernel(d, tile, rope_tensor), (f"T * {cluster.size}", f"cdiv(H, {tile})", 1), (cluster.size, 1, 1))
+                launch = Launch(kernel(True), (f"T * {cluster.size}", f"cdiv(H, {tile})", 1), (cluster.size, 1, 1))
                 when = f"{where} and {heads} and {items} {cluster.items} and topk > {cluster.topk}"
-                found.append(Candidate(f"low_{place}_h{tile}_c{cluster.size}", ("sm90",), when, (launch,)))
-            whole = low_head.kernel("low_decode.cu", "sparse_mla_decode_low", d, tile, rope_tensor)
-            launch = Launch(whole, ("T", f"cdiv(H, {tile})", 1))
-            found.append(Candidate(f"low_{place}_h{tile}", ("sm90",), f"{where} and {heads}", (launch,)))
+                found.append(Candidate(f"{prefix}_{place}_h{tile}_c{cluster.size}", ("sm90",), when, (launch,)))
+            launch = Launch(kernel(False), ("T", f"cdiv(H, {tile})", 1))
+            found.append(Candidate(f"{prefix}_{place}_h{tile}", ("sm90",), f"{where} and {heads}", (launch,)))
     return tuple(found)

@@ -1,14 +1,16 @@
 // Partial results of a cluster, combined through distributed shared memory: no workspace, no second launch, no atomics, and the
 // same order of additions every time.
 //
-// CTA r owns columns r * 512 / splits ... of the output. Every CTA pushes its partial output, divided by its own sum, as halves
-// into the owners' stages (all idle after the cluster barrier), and its statistics to all of them; bytes are counted on one
-// mbarrier.
+// CTA r owns columns r * 512 / splits ... of the output. Every CTA pushes its partial output, divided by its own sum, in 16 bits
+// into the owners' last stage, and its statistics to all of them; bytes are counted on one mbarrier. A CTA arrives at the cluster's
+// barrier as soon as it reads nothing more from that stage, at the start if it has few blocks, so that nobody waits for it long.
 #pragma once
 
 #include "dsak/cluster.cuh"
 #include "dsak/convert.cuh"
+#include "dsak/low_head/lanes.cuh"
 #include "dsak/low_head/layout.cuh"
+#include "dsak/low_head/products.cuh"
 #include "dsak/low_head/results.cuh"
 #include "dsak/mbarrier.cuh"
 
@@ -26,7 +28,7 @@ struct Combine {
 
   __device__ __forceinline__ u32 log_width() const { return 9 - (31 - __clz(share.splits)); }  // of an owner's columns
 
-  // Where a half of (source CTA, head, column) lies in its owner's shared memory.
+  // Where the number of (source CTA, head, column) lies in its owner's shared memory.
   __device__ __forceinline__ u32 output_place(u32 source, u32 head, u32 column) const {
     const u32 width = 1u << log_width();
     return smem + plan::kPartialOutputs + ((source * kHeads + head) * width + (column & (width - 1))) * 2;
@@ -35,54 +37,35 @@ struct Combine {
     return smem + plan::kPartialStatistics + (source * kHeads + head) * 16;
   }
 
-  // Swaps own heads with lanes, so that a lane has neighbouring columns of one head: a 4 x 4 transposition over lane bits 2 and
-  // 3 (2 x 2 where a thread has two heads only).
-  __device__ __forceinline__ void transpose(u32 (&words)[kOwn]) const {
-#pragma unroll
-    for (u32 i = 0; i < kOwn; i += 2) {
-      const u32 other = __shfl_xor_sync(~0u, (g & 1) ? words[i] : words[i + 1], 4);
-      if (g & 1)
-        words[i] = other;
-      else
-        words[i + 1] = other;
-    }
-    if constexpr (kOwn >= 4) {
-#pragma unroll
-      for (u32 i = 0; i < kOwn; i += 4) {
-        const u32 x = __shfl_xor_sync(~0u, (g & 2) ? words[i] : words[i + 2], 8);
-        const u32 y = __shfl_xor_sync(~0u, (g & 2) ? words[i + 1] : words[i + 3], 8);
-        if (g & 2)
-          words[i] = x, words[i + 1] = y;
-        else
-          words[i + 2] = x, words[i + 3] = y;
-      }
-    }
+  // Partial outputs: FP8 rows have no mean beyond 448, and halves keep 11 bits of it; BF16 rows have no such bound.
+  static __device__ __forceinline__ u32 pack(float low, float high) {
+    return kBf16 ? to_bf16x2(low, high) : to_f16x2(low, high);
+  }
+  static __device__ __forceinline__ void unpack(float& low, float& high, u32 pair) {
+    if constexpr (kBf16)
+      unpack_bf16x2(low, high, pair);
+    else
+      unpack_f16x2(low, high, pair);
   }
 
   __device__ __forceinline__ void send(const Output& total, const Statistics& statistics, const Frames& frames) const {
     float factor[kOwn];
 #pragma unroll
-    for (u32 i = 0; i < kOwn; ++i) factor[i] = statistics.sum[i] > 0.f ? __fdividef(1.f, statistics.sum[i]) : 0.f;
+    for (u32 i = 0; i < kOwn; ++i) factor[i] = statistics.sum[i] != 0.f ? __fdividef(1.f, statistics.sum[i]) : 0.f;
 #pragma unroll
     for (u32 c = 0; c < kChunks; ++c) {
       const u32 column = c * 64 + warp * 16, owner = column >> log_width();
       const u32 barrier = cluster::map(smem + plan::kPartials, owner);
       u32 words[kOwn];
+      Columns::pack(words, total[c], factor, pack);
+      Columns::gather(words, g);
 #pragma unroll
-      for (u32 i = 0; i < kOwn; ++i) {
-        const u32 first = (i >> 1) * 4 + (i & 1);
-        words[i] = to_f16x2(total[c][first] * factor[i], total[c][first + 2] * factor[i]);
-      }
-      transpose(words);
-      if constexpr (kOwn == 2) {
-        const u32 place = output_place(share.split, head_of(g & 1, t), column + 2 * (g & 6));
-        cluster::store_async(cluster::map(place, owner), words[0], words[1], barrier);
-      } else {
-#pragma unroll
-        for (u32 i = 0; i < kOwn; i += 4) {
-          const u32 place = output_place(share.split, head_of(i + (g & 3), t), column + 2 * (g & 4));
+      for (u32 i = 0; i < kOwn; i += 4) {
+        const u32 place = output_place(share.split, head_of(i + Columns::head(g), t), column + Columns::column(g));
+        if constexpr (kOwn == 2)
+          cluster::store_async(cluster::map(place, owner), words[0], words[1], barrier);
+        else
           cluster::store_async(cluster::map(place, owner), words[i], words[i + 1], words[i + 2], words[i + 3], barrier);
-        }
       }
     }
     // Totals are the same in all lanes of equal t and in all warps: warp w sends own heads w, w + 4, ..., lane g to every
@@ -123,19 +106,19 @@ struct Combine {
 #pragma unroll 8
       for (u32 s = 0; s < share.splits; ++s) {
         const Source source = load_statistics(s, local);
-        u32 halves[4];
-        shared::load(halves[0], halves[1], halves[2], halves[3], output_place(s, local, column));
+        u32 pairs[4];
+        shared::load(pairs[0], pairs[1], pairs[2], pairs[3], output_place(s, local, column));
         const float weight = exp2_approx(source.frame - frame) * source.sum;
         sum += weight;
 #pragma unroll
         for (u32 k = 0; k < 4; ++k) {
           float low, high;
-          unpack_f16x2(low, high, halves[k]);
+          unpack(low, high, pairs[k]);
           out[2 * k] += weight * low;
           out[2 * k + 1] += weight * high;
         }
       }
-      const float factor = sum > 0.f ? __fdividef(kv_scale, sum) * share_of_keys(args, head, sum, frame) : 0.f;
+      const float factor = sum != 0.f ? __fdividef(kv_scale, sum) * share_of_keys(args, head, sum, frame) : 0.f;
       u32 pairs[4];
 #pragma unroll
       for (u32 k = 0; k < 4; ++k) pairs[k] = to_bf16x2(out[2 * k] * factor, out[2 * k + 1] * factor);
@@ -147,13 +130,17 @@ struct Combine {
   }
 
   __device__ __forceinline__ void run(const Output& total, const Statistics& statistics, const Frames& frames) const {
-    consumer_barrier();  // the totals are read; now this CTA's stages may be overwritten
-    cluster::arrive_relaxed();
     cluster::wait();
     send(total, statistics, frames);
     mbarrier::wait(smem + plan::kPartials, 0);
     finish();
   }
 };
+
+// Before which of a CTA's blocks its last stages, where partial results go, are read for the last time.
+__device__ __forceinline__ u32 first_block_without_last_stages(u32 blocks) {
+  const u32 rest = blocks % kStages;
+  return rest > kStages - plan::kPartialStages ? blocks : blocks - rest;
+}
 
 }  // namespace dsak::low_head

@@ -1,31 +1,32 @@
-// The kernel of the FP8 sparse-MLA ops for few heads: roles and the consumer's loop. Layout and tiling: layout.cuh.
+// The kernel of the sparse-MLA ops for few heads: roles and the consumer's loop. Layout and tiling: layout.cuh.
 //
-//   producers    rows n+1 (a bulk copy a row, two stages or three) ...
-//   consumers    S n = K Q^T | softmax n -> P, barrier | O += V^T P^T, chunk by chunk | S n+1 ...
+//   producers    rows n+1 (two stages or three) ...
+//   consumers    S n = K Q^T | softmax n -> P, barrier | O += V^T P^T | S n+1 ...
 //
-// Nothing of a CTA overlaps except copies with all else: the three (or two) CTAs of an SM overlap with each other.
+// Nothing of a CTA overlaps except copies with all else: the CTAs of an SM overlap with each other.
 //
 // Shared memory (bytes)      512: 8 / 16 / 32 heads           576: 8 / 16 / 32 heads
-//   stages, 32,896 or 36,992      2 (split: 3, 3, 2)              2
+//   FP8 stages, 32,896 or 36,992  2 (split: 3, 3, 2)              2
 //   Q                             4,096 /  8,192 / 16,384         4,608 /  9,216 / 18,432
-//   P, two terms                  1,024 /  2,048 /  4,096         as at 512
+//   P                             1,024 /  2,048 /  4,096         as at 512
 //   frames, bits, barriers          224 /    384 /    704         as at 512
 //   in all, two stages           71,136 / 76,416 / 86,976        79,840 / 85,632 / 97,216
 //   CTAs on an SM                     3 /      3 /      2             2 /      2 /      2
-// Registers: 136 consumer and 24 producer with three CTAs, 216 and 40 with two (two fewer usable); no spills.
+// BF16: stages of 65,536 (three; two at 32 heads) or 73,728 (two), Q twice as large, P as large; one CTA on an SM.
+// Registers: FP8 136 consumer and 24 producer with three CTAs, 216 and 40 with two (two fewer usable); no spills.
 //
-// Measured on an H200 by benchmarks/rates.py: docs/tuning/low_head.md, which also says what was tried. Shared memory is the
-// limit: of about 1,165 clk for a block, it moves bytes in 1,044.
+// Measured on an H200 by benchmarks/rates.py: docs/tuning/low_head.md, which also says what was tried. With FP8 rows shared memory
+// is the limit: of about 1,165 clk for a block, it moves bytes in 1,044.
 #pragma once
 
 #include "dsak/low_head/combine.cuh"
 #include "dsak/low_head/layout.cuh"
 #include "dsak/low_head/producer.cuh"
+#include "dsak/low_head/products.cuh"
+#include "dsak/low_head/query.cuh"
 #include "dsak/low_head/results.cuh"
-#include "dsak/low_head/scores.cuh"
 #include "dsak/low_head/share.cuh"
 #include "dsak/low_head/softmax.cuh"
-#include "dsak/low_head/values.cuh"
 #include "dsak/mbarrier.cuh"
 #include "dsak/registers.cuh"
 #include "dsak/shared_memory.cuh"
@@ -41,7 +42,8 @@ struct Consumer {
   // Octaves per unit of a raw score.
   __device__ __forceinline__ float score_factor() const {
     const float q_scale = args.q_scale != nullptr ? __ldg(args.q_scale) : 1.f;
-    return q_scale * kv_scale_of(args) * args.sm_scale * kLog2e;
+    const float factor = q_scale * kv_scale_of(args) * args.sm_scale * kLog2e;
+    return fabsf(factor) > kLargestFactor ? copysignf(kLargestFactor, factor) : factor;  // a NaN stays
   }
 
   // The block's raw scores as logits in octaves, -inf where masked.
@@ -80,19 +82,26 @@ struct Consumer {
     Frames::clear(smem);
     consumer_barrier();
     Output total;
-    clear(total);
+#pragma unroll
+    for (u32 c = 0; c < kChunks; ++c)
+#pragma unroll
+      for (u32 i = 0; i < kHeads / 2; ++i) total[c][i] = 0.f;
     Statistics statistics;
     statistics.reset();
+    const bool combines = kSplit && cluster::size() > 1;
+    const u32 arrives_at = combines ? first_block_without_last_stages(blocks) : ~0u;
     const u32 keys = smem + plan::kRows + key_offset(warp, lane), values = smem + plan::kRows + value_offset(warp, lane);
     u32 done = 0;  // blocks that selected a row
 #pragma unroll 1
     for (u32 n = 0; n < blocks; ++n) {
-      const u32 slot = n % kStages, offset = slot * plan::kStage, empty = smem + plan::kEmpty + 8 * slot;
+      const u32 slot = n % kStages, offset = slot * plan::kStage, empty = smem + plan::kEmpty + 8 * slot * plan::kPieces;
+      if (kSplit && n == arrives_at) cluster::arrive_relaxed();
       mbarrier::wait(smem + plan::kFull + 8 * slot, (n / kStages) & 1);
       u32 valid_low, valid_high;
       shared::load(valid_low, valid_high, smem + plan::kValid + 8 * slot);
       if ((valid_low | valid_high) == 0) {
-        mbarrier::arrive_for_warp(empty, lane == 0);
+#pragma unroll
+        for (u32 i = 0; i < plan::kPieces; ++i) mbarrier::arrive_for_warp(empty + 8 * i, lane == 0);
         continue;
       }
       Scores s;
@@ -107,14 +116,15 @@ struct Consumer {
       ValueFragments v;
       weigh(total, statistics, v, s, frames, values + offset);
       if constexpr (!kLoadEarly) load_first_values(v, values + offset);
-      multiply_values(total, v, values + offset, smem, [&] { mbarrier::arrive_for_warp(empty, lane == 0); });
+      multiply_values(total, v, values + offset, smem, [&](u32 i) { mbarrier::arrive_for_warp(empty + 8 * i, lane == 0); });
       mbarrier::arrive_for_warp(smem + plan::kProbabilityEmpty, lane == 0);
     }
+    if (combines && arrives_at == blocks) cluster::arrive_relaxed();
     total_statistics(statistics, smem, warp, g, t);
     Frames frames;
     frames.load(smem, t);
     const Share share = Share::of_this_cta(args);
-    if (kSplit && share.splits > 1)
+    if (combines)
       Combine{args, share, smem, warp, g, t}.run(total, statistics, frames);
     else
       store_results(total, statistics, frames, args, share, warp, g, t);
@@ -122,16 +132,15 @@ struct Consumer {
 };
 
 __device__ __forceinline__ void run(const Arguments& args) {
-  extern __shared__ __align__(128) u8 dynamic_shared[];
+  extern __shared__ __align__(1024) u8 dynamic_shared[];
   const u32 smem = shared::address_of(dynamic_shared);
   const Share share = Share::of_this_cta(args);
   // Through a shuffle, so that ptxas knows the roles to be uniform: wgmma under a branch it thinks divergent is serialised.
   const bool produces = __shfl_sync(~0u, threadIdx.x >> 7, 0) != 0;
   if (threadIdx.x == 0) {
-    for (u32 i = 0; i < kStages; ++i) {
-      mbarrier::init(smem + plan::kFull + 8 * i, kProducerWarps);
+    for (u32 i = 0; i < kStages; ++i) mbarrier::init(smem + plan::kFull + 8 * i, RowCopies::kArrivals);
+    for (u32 i = 0; i < kStages * plan::kPieces; ++i)
       mbarrier::init(smem + plan::kEmpty + 8 * i, kConsumerThreads / 32 * mbarrier::kArrivalsPerWarp);
-    }
     mbarrier::init(smem + plan::kProbabilityEmpty, kConsumerThreads / 32 * mbarrier::kArrivalsPerWarp);
     if constexpr (kSplit) mbarrier::init(smem + plan::kPartials, 1);
     mbarrier::fence_init();
@@ -147,10 +156,10 @@ __device__ __forceinline__ void run(const Arguments& args) {
     start_query(args, share, smem);
   __syncthreads();
   if (produces) {
-    registers::shrink_to<kProducerRegisters>();
+    if constexpr (kCtasPerSm > 1) registers::shrink_to<kProducerRegisters>();
     Producer{args, share, smem}.run(first);
   } else {
-    registers::grow_to<kConsumerRegisters>();
+    if constexpr (kCtasPerSm > 1) registers::grow_to<kConsumerRegisters>();
     Consumer{args, smem}.run(static_cast<u32>(share.last_block - share.first_block));
   }
 }

@@ -2,10 +2,11 @@
 #pragma once
 
 #include "dsak/convert.cuh"
+#include "dsak/low_head/lanes.cuh"
 #include "dsak/low_head/layout.cuh"
+#include "dsak/low_head/products.cuh"
 #include "dsak/low_head/share.cuh"
 #include "dsak/low_head/softmax.cuh"
-#include "dsak/low_head/values.cuh"
 #include "dsak/shared_memory.cuh"
 
 namespace dsak::low_head {
@@ -44,33 +45,49 @@ __device__ __forceinline__ float kv_scale_of(const Arguments& args) {
   return args.kv_scale != nullptr ? __ldg(args.kv_scale) : 1.f;
 }
 
+// A sum of zero means that no key was valid. It is NaN where a selected row or the query held one, and so are the results.
 __device__ __forceinline__ void store_logit_statistics(const Arguments& args, i32 token, i32 head, float sum, float frame,
                                                        float maximum) {
   const i64 place = static_cast<i64>(token) * args.H + head;
-  if (args.max_logits != nullptr) args.max_logits[place] = sum > 0.f ? maximum * kLn2 : negative_infinity();
+  const bool any = sum != 0.f;
+  if (args.max_logits != nullptr)
+    args.max_logits[place] = sum != sum ? sum : any ? maximum * kLn2 : negative_infinity();
   if (args.lse != nullptr)
-    args.lse[place] = sum > 0.f ? (log2_approx(sum) + (frame - kLog2ProbabilityScale)) * kLn2 : positive_infinity();
+    args.lse[place] = any ? (log2_approx(sum) + (frame - kLog2ProbabilityScale)) * kLn2 : positive_infinity();
 }
 
 // Output straight from registers, in sectors of 32 bytes.
 __device__ __forceinline__ void store_results(const Output& total, const Statistics& statistics, const Frames& frames,
                                               const Arguments& args, const Share& share, u32 warp, u32 g, u32 t) {
+  constexpr u32 kPack = kOwn < 4 ? kOwn : 4;  // words of a store
   const float kv_scale = kv_scale_of(args);
+  float factor[kOwn];
 #pragma unroll
   for (u32 i = 0; i < kOwn; ++i) {
     const i32 local = static_cast<i32>(head_of(i, t));
+    factor[i] = 0.f;
     if (local >= share.heads) continue;
     const i32 head = share.first_head + local;
     const float sum = statistics.sum[i], frame = frames.of[i];
-    const float factor = sum > 0.f ? __fdividef(kv_scale, sum) * share_of_keys(args, head, sum, frame) : 0.f;
-    bf16_bits* row = args.out + share.token * args.out_stride_t + head * args.out_stride_h + 16 * warp + 2 * g;
-#pragma unroll
-    for (u32 c = 0; c < kChunks; ++c) {
-      const u32 first = (i >> 1) * 4 + (i & 1);
-      const u32 pair = to_bf16x2(total[c][first] * factor, total[c][first + 2] * factor);
-      asm volatile("st.global.u32 [%0], %1;" ::"l"(row + 64 * c), "r"(pair) : "memory");
-    }
+    if (sum != 0.f) factor[i] = __fdividef(kv_scale, sum) * share_of_keys(args, head, sum, frame);
     if (warp == 0 && g == 0) store_logit_statistics(args, share.token, head, sum, frame, statistics.maximum[i]);
+  }
+  bf16_bits* token = args.out + share.token * args.out_stride_t + 16 * warp + Columns::column(g);
+#pragma unroll
+  for (u32 c = 0; c < kChunks; ++c) {
+    u32 words[kOwn];
+    Columns::pack(words, total[c], factor, [](float low, float high) { return to_bf16x2(low, high); });
+    Columns::gather(words, g);
+#pragma unroll
+    for (u32 i = 0; i < kOwn; i += kPack) {
+      const i32 local = static_cast<i32>(head_of(i + Columns::head(g), t));
+      if (local >= share.heads) continue;
+      bf16_bits* place = token + (share.first_head + local) * args.out_stride_h + 64 * c;
+      if constexpr (kPack == 2)
+        *reinterpret_cast<uint2*>(place) = make_uint2(words[i], words[i + 1]);
+      else
+        *reinterpret_cast<uint4*>(place) = make_uint4(words[i], words[i + 1], words[i + 2], words[i + 3]);
+    }
   }
 }
 
