@@ -22,7 +22,8 @@ def shared_bytes(d: int, heads: int, stages: int, dtype: str) -> int:
     """The kernel's shared-memory plan; its source asserts the same sum."""
     size = shared.SIZES[dtype]
     stage, pieces = (8 * (8 * d + 16), 1) if dtype == "fp8" else (KEYS * d * size, PRODUCER_WARPS)
-    query, probability, frames = heads * d * size, KEYS * 2 * heads, 5 * heads * 4
+    overlaps = dtype == "bf16" and stages >= 3
+    query, probability, frames = heads * d * size, KEYS * 2 * heads * (1 + overlaps), 5 * heads * 4
     return stages * stage + query + probability + frames + (16 + 8 * pieces) * stages + 16
 
 

@@ -1,5 +1,5 @@
-// BF16 warpgroup matrix products with few columns: m64n{8,16,32}k16 into float32 registers, A and B in shared memory, B a K-major
-// tile. Fragments are those of wgmma.cuh: columns come in groups of eight, four registers each.
+// BF16 warpgroup matrix products with few columns: m64n{8,16,32}k16 into float32 registers, A and B in shared memory, B a
+// K-major tile. Fragments are those of wgmma.cuh: columns come in groups of eight, four registers each.
 #pragma once
 
 #include "dsak/types.cuh"

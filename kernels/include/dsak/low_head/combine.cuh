@@ -1,9 +1,10 @@
 // Partial results of a cluster, combined through distributed shared memory: no workspace, no second launch, no atomics, and the
 // same order of additions every time.
 //
-// CTA r owns columns r * 512 / splits ... of the output. Every CTA pushes its partial output, divided by its own sum, in 16 bits
-// into the owners' last stage, and its statistics to all of them; bytes are counted on one mbarrier. A CTA arrives at the cluster's
-// barrier as soon as it reads nothing more from that stage, at the start if it has few blocks, so that nobody waits for it long.
+// The output's 512 columns are 32 groups of sixteen; CTA r of n owns those groups m for which m * n / 32 is r. Every CTA pushes
+// its partial output, divided by its own sum, in 16 bits into the owners' last stage, and its statistics to all of them; bytes
+// are counted on one mbarrier. A CTA arrives at the cluster's barrier as soon as it reads nothing more from that stage, at the
+// start if it has few blocks, so that nobody waits for it long.
 #pragma once
 
 #include "dsak/cluster.cuh"
@@ -12,9 +13,20 @@
 #include "dsak/low_head/layout.cuh"
 #include "dsak/low_head/products.cuh"
 #include "dsak/low_head/results.cuh"
+#include "dsak/low_head/share.cuh"
 #include "dsak/mbarrier.cuh"
 
 namespace dsak::low_head {
+
+// The groups of sixteen columns that a CTA owns.
+struct Owned {
+  u32 first, count;
+
+  static __device__ __forceinline__ Owned of(u32 rank, u32 splits) {
+    const u32 first = divide(32 * rank + splits - 1, splits);
+    return {first, divide(32 * rank + 32 + splits - 1, splits) - first};
+  }
+};
 
 struct Combine {
   const Arguments& args;
@@ -22,16 +34,14 @@ struct Combine {
   const u32 smem, warp, g, t;
 
   // Bytes that a CTA receives. The barrier is armed before the cluster's barrier lets anybody send.
-  static __device__ __forceinline__ void expect(u32 smem, u32 splits) {
-    mbarrier::arrive_expecting(smem + plan::kPartials, kHeads * kLatent * 2 + splits * kHeads * 16);
+  static __device__ __forceinline__ void expect(u32 smem, const Share& share) {
+    const u32 columns = 16 * Owned::of(share.split, share.splits).count;
+    mbarrier::arrive_expecting(smem + plan::kPartials, share.splits * kHeads * (columns * 2 + 16));
   }
 
-  __device__ __forceinline__ u32 log_width() const { return 9 - (31 - __clz(share.splits)); }  // of an owner's columns
-
-  // Where the number of (source CTA, head, column) lies in its owner's shared memory.
-  __device__ __forceinline__ u32 output_place(u32 source, u32 head, u32 column) const {
-    const u32 width = 1u << log_width();
-    return smem + plan::kPartialOutputs + ((source * kHeads + head) * width + (column & (width - 1))) * 2;
+  // Where the number of (source CTA, head, own column) lies in its owner's shared memory.
+  __device__ __forceinline__ u32 output_place(u32 source, u32 head, u32 column, const Owned& owned) const {
+    return smem + plan::kPartialOutputs + ((source * kHeads + head) * 16 * owned.count + column) * 2;
   }
   __device__ __forceinline__ u32 statistics_place(u32 source, u32 head) const {
     return smem + plan::kPartialStatistics + (source * kHeads + head) * 16;
@@ -54,14 +64,16 @@ struct Combine {
     for (u32 i = 0; i < kOwn; ++i) factor[i] = statistics.sum[i] != 0.f ? __fdividef(1.f, statistics.sum[i]) : 0.f;
 #pragma unroll
     for (u32 c = 0; c < kChunks; ++c) {
-      const u32 column = c * 64 + warp * 16, owner = column >> log_width();
+      const u32 group = 4 * c + warp, owner = group * share.splits / 32;
+      const Owned owned = Owned::of(owner, share.splits);
+      const u32 column = 16 * (group - owned.first) + Columns::column(g);
       const u32 barrier = cluster::map(smem + plan::kPartials, owner);
       u32 words[kOwn];
       Columns::pack(words, total[c], factor, pack);
       Columns::gather(words, g);
 #pragma unroll
       for (u32 i = 0; i < kOwn; i += 4) {
-        const u32 place = output_place(share.split, head_of(i + Columns::head(g), t), column + Columns::column(g));
+        const u32 place = output_place(share.split, head_of(i + Columns::head(g), t), column, owned);
         if constexpr (kOwn == 2)
           cluster::store_async(cluster::map(place, owner), words[0], words[1], barrier);
         else
@@ -92,9 +104,10 @@ struct Combine {
 
   __device__ __forceinline__ void finish() const {
     const float kv_scale = kv_scale_of(args);
-    const u32 log_groups = log_width() - 3;  // a thread does eight columns of one head
-    for (u32 x = threadIdx.x; x < kHeads << log_groups; x += kConsumerThreads) {
-      const u32 local = x >> log_groups, column = (x & ((1u << log_groups) - 1)) * 8;
+    const Owned owned = Owned::of(share.split, share.splits);
+    const u32 pieces = 2 * owned.count;  // a thread does eight columns of one head
+    for (u32 x = threadIdx.x; x < kHeads * pieces; x += kConsumerThreads) {
+      const u32 local = divide(x, pieces), column = (x - local * pieces) * 8;
       if (static_cast<i32>(local) >= share.heads) continue;
       const i32 head = share.first_head + static_cast<i32>(local);
       float frame = kEmptyFrame, maximum = negative_infinity(), sum = 0.f, out[8] = {};
@@ -107,7 +120,7 @@ struct Combine {
       for (u32 s = 0; s < share.splits; ++s) {
         const Source source = load_statistics(s, local);
         u32 pairs[4];
-        shared::load(pairs[0], pairs[1], pairs[2], pairs[3], output_place(s, local, column));
+        shared::load(pairs[0], pairs[1], pairs[2], pairs[3], output_place(s, local, column, owned));
         const float weight = exp2_approx(source.frame - frame) * source.sum;
         sum += weight;
 #pragma unroll
@@ -122,8 +135,7 @@ struct Combine {
       u32 pairs[4];
 #pragma unroll
       for (u32 k = 0; k < 4; ++k) pairs[k] = to_bf16x2(out[2 * k] * factor, out[2 * k + 1] * factor);
-      bf16_bits* place =
-          args.out + share.token * args.out_stride_t + head * args.out_stride_h + (share.split << log_width()) + column;
+      bf16_bits* place = args.out + share.token * args.out_stride_t + head * args.out_stride_h + 16 * owned.first + column;
       *reinterpret_cast<uint4*>(place) = make_uint4(pairs[0], pairs[1], pairs[2], pairs[3]);
       if (share.split == 0 && column == 0) store_logit_statistics(args, share.token, head, sum, frame, maximum);
     }

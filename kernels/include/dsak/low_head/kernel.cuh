@@ -15,14 +15,14 @@
 // BF16: stages of 65,536 (three; two at 32 heads) or 73,728 (two), Q twice as large, P as large; one CTA on an SM.
 // Registers: FP8 136 consumer and 24 producer with three CTAs, 216 and 40 with two (two fewer usable); no spills.
 //
-// Measured on an H200 by benchmarks/rates.py: docs/tuning/low_head.md, which also says what was tried. With FP8 rows shared memory
-// is the limit: of about 1,165 clk for a block, it moves bytes in 1,044.
+// Measured on an H200 by benchmarks/rates.py: docs/tuning/low_head.md, which also says what was tried. With FP8 rows shared
+// memory is the limit: of about 1,165 clk for a block, it moves bytes in 1,044.
 #pragma once
 
+#include "dsak/low_head/blocks.cuh"
 #include "dsak/low_head/combine.cuh"
 #include "dsak/low_head/layout.cuh"
 #include "dsak/low_head/producer.cuh"
-#include "dsak/low_head/products.cuh"
 #include "dsak/low_head/query.cuh"
 #include "dsak/low_head/results.cuh"
 #include "dsak/low_head/share.cuh"
@@ -46,36 +46,6 @@ struct Consumer {
     return fabsf(factor) > kLargestFactor ? copysignf(kLargestFactor, factor) : factor;  // a NaN stays
   }
 
-  // The block's raw scores as logits in octaves, -inf where masked.
-  __device__ __forceinline__ void to_logits(Scores& s, float factor, u32 valid_low, u32 valid_high) const {
-#pragma unroll
-    for (u32 i = 0; i < kHeads / 2; ++i) s[i] *= factor;
-    if ((valid_low & valid_high) != ~0u) mask_scores(s, valid_low, valid_high, warp, g);
-  }
-
-  // Softmax of a block: P to shared memory, sums to `statistics`; older sums into the frame of the block. Where
-  // registers allow it, the first fragments of V are on their way during the barrier.
-  __device__ __forceinline__ void weigh(Output& total, Statistics& statistics, ValueFragments& v, const Scores& logits,
-                                        Frames& frames, u32 values) const {
-    statistics.note_maxima(logits);
-    float sums[kOwn];
-#pragma unroll 1
-    while (true) {  // once, or twice where a frame moves
-      store_probabilities(sums, logits, frames, smem, warp, lane);
-      if constexpr (kLoadEarly) load_first_values(v, values);
-      if (!consumer_barrier_any(statistics.exceed(frames))) break;
-      float rescale[kOwn];
-      statistics.move_frames(rescale, frames, smem, warp, g, t);
-      frames.load(smem, t);
-#pragma unroll
-      for (u32 c = 0; c < kChunks; ++c)
-#pragma unroll
-        for (u32 i = 0; i < kHeads / 2; ++i) total[c][i] *= rescale[(i >> 2) * 2 + (i & 1)];
-    }
-#pragma unroll
-    for (u32 i = 0; i < kOwn; ++i) statistics.sum[i] += sums[i];
-  }
-
   __device__ __forceinline__ void run(u32 blocks) const {
     const float factor = score_factor();
     finish_query();
@@ -89,37 +59,12 @@ struct Consumer {
     Statistics statistics;
     statistics.reset();
     const bool combines = kSplit && cluster::size() > 1;
-    const u32 arrives_at = combines ? first_block_without_last_stages(blocks) : ~0u;
-    const u32 keys = smem + plan::kRows + key_offset(warp, lane), values = smem + plan::kRows + value_offset(warp, lane);
-    u32 done = 0;  // blocks that selected a row
-#pragma unroll 1
-    for (u32 n = 0; n < blocks; ++n) {
-      const u32 slot = n % kStages, offset = slot * plan::kStage, empty = smem + plan::kEmpty + 8 * slot * plan::kPieces;
-      if (kSplit && n == arrives_at) cluster::arrive_relaxed();
-      mbarrier::wait(smem + plan::kFull + 8 * slot, (n / kStages) & 1);
-      u32 valid_low, valid_high;
-      shared::load(valid_low, valid_high, smem + plan::kValid + 8 * slot);
-      if ((valid_low | valid_high) == 0) {
-#pragma unroll
-        for (u32 i = 0; i < plan::kPieces; ++i) mbarrier::arrive_for_warp(empty + 8 * i, lane == 0);
-        continue;
-      }
-      Scores s;
-      Frames frames;
-      multiply_keys(s, keys + offset, smem, [&] {
-        if constexpr (kLoadEarly) frames.load(smem, t);
-        // Until the products of the block before have read P in all four warps.
-        mbarrier::wait(smem + plan::kProbabilityEmpty, (done++ & 1) ^ 1);
-      });
-      to_logits(s, factor, valid_low, valid_high);
-      if constexpr (!kLoadEarly) frames.load(smem, t);
-      ValueFragments v;
-      weigh(total, statistics, v, s, frames, values + offset);
-      if constexpr (!kLoadEarly) load_first_values(v, values + offset);
-      multiply_values(total, v, values + offset, smem, [&](u32 i) { mbarrier::arrive_for_warp(empty + 8 * i, lane == 0); });
-      mbarrier::arrive_for_warp(smem + plan::kProbabilityEmpty, lane == 0);
-    }
-    if (combines && arrives_at == blocks) cluster::arrive_relaxed();
+    // Before which block the cluster may write to this CTA's last stages.
+    const u32 lends_at = combines ? first_block_without_last_stages(blocks) : ~0u;
+    const auto lend = [&](u32 block) {
+      if (kSplit && block == lends_at) cluster::arrive_relaxed();
+    };
+    Blocks{smem, warp, lane, g, t}.attend(total, statistics, blocks, factor, lend);
     total_statistics(statistics, smem, warp, g, t);
     Frames frames;
     frames.load(smem, t);
@@ -145,7 +90,7 @@ __device__ __forceinline__ void run(const Arguments& args) {
     if constexpr (kSplit) mbarrier::init(smem + plan::kPartials, 1);
     mbarrier::fence_init();
     if constexpr (kSplit) {
-      if (share.splits > 1) Combine::expect(smem, share.splits);
+      if (share.splits > 1) Combine::expect(smem, share);
     }
   }
   // The first indices and Q are on their way while the barriers are set up.

@@ -1,7 +1,7 @@
 // Which heads a thread has, and exchanges between the lanes of a warp.
 //
-// Thread (warp w, lane 4g + t) owns keys 16w + g and 16w + g + 8 of heads 8n + 2t and 8n + 2t + 1: scores[4n], scores[4n + 1] are
-// the first key's, scores[4n + 2], scores[4n + 3] the second one's. Of the output it owns two columns of the same heads.
+// Thread (warp w, lane 4g + t) owns keys 16w + g and 16w + g + 8 of heads 8n + 2t and 8n + 2t + 1: scores[4n], scores[4n + 1]
+// are the first key's, scores[4n + 2], scores[4n + 3] the second one's. Of the output it owns two columns of the same heads.
 #pragma once
 
 #include "dsak/low_head/layout.cuh"

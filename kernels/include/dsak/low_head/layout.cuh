@@ -5,9 +5,9 @@
 //   O^T[512 x heads]         += V^T[512 x 64] P^T  A = V^T, B = P
 // A CTA is one consumer warpgroup and four producer warps, and serves one token, one tile of heads and one share of the keys.
 //
-// FP8 and BF16 rows differ in how A reaches the tensor cores, and so in how rows lie in shared memory (fp8/, bf16/). FP8 products
-// take no transposed operand: K and V^T go through registers (ldmatrix, for V^T with byte permutes). BF16 products do, so that
-// both read the rows where the copies put them.
+// FP8 and BF16 rows differ in how A reaches the tensor cores, and so in how rows lie in shared memory (fp8/, bf16/). FP8
+// products take no transposed operand: K and V^T go through registers (ldmatrix, for V^T with byte permutes). BF16 products do,
+// so that both read the rows where the copies put them.
 #pragma once
 
 #include "dsak/types.cuh"
@@ -50,14 +50,16 @@ static_assert(kHeads == 8 || kHeads == 16 || kHeads == 32, "DSAK_HEADS must be 8
 
 constexpr u32 kKeys = 64;  // per block
 constexpr u32 kStages = DSAK_STAGES;
+// Whether the scores of a block are computed beside the output of the one before (blocks.cuh).
+constexpr bool kOverlap = kBf16 && kStages >= 3;
 constexpr u32 kProducerWarps = 4;
 constexpr u32 kConsumerThreads = 128;
 constexpr u32 kThreads = kConsumerThreads + 32 * kProducerWarps;
 
 constexpr float kLn2 = 0.693147180559945f;
 constexpr float kLog2e = 1.44269504088896f;
-// The softmax frame (the subtracted maximum) moves only when a logit passes it by this many octaves, so that nearly no block has
-// to be done again. FP8: P is scaled by 448 / 2^slack, so it never saturates. BF16: P up to 2^slack is as good as below 1.
+// The softmax frame (the subtracted maximum) moves only when a logit passes it by this many octaves, so that nearly no block
+// has to be done again. FP8: P is scaled by 448 / 2^slack, so it never saturates. BF16: P up to 2^slack is as good as below 1.
 constexpr float kFrameSlack = kBf16 ? 8 : 2;
 constexpr float kLog2ProbabilityScale = kBf16 ? 0 : 8.807354922057604f - kFrameSlack;  // log2(448) - slack
 // Finite: a row without a key yet gives no inf - inf.
@@ -65,9 +67,9 @@ constexpr float kEmptyFrame = -1e30f;
 // Of octaves per unit of a raw score. Keeps the logits of FP8 scores above the empty frame, whatever the scales.
 constexpr float kLargestFactor = 1e21f;
 
-using Scores = float[kHeads / 2];            // a thread's: two keys of all heads
-constexpr u32 kChunks = kLatent / 64;        // of the output, 64 columns each
-using Output = float[kChunks][kHeads / 2];   // a thread's: two columns of a chunk, of the heads of its scores
+using Scores = float[kHeads / 2];           // a thread's: two keys of all heads
+constexpr u32 kChunks = kLatent / 64;       // of the output, 64 columns each
+using Output = float[kChunks][kHeads / 2];  // a thread's: two columns of a chunk, of the heads of its scores
 
 struct Arguments {
   const u8* q;
@@ -104,14 +106,15 @@ constexpr u32 kCore = 128;
 constexpr u32 kQueryBytes = kHeads * kWidth;
 // Core matrices of P: matrix i of 16 keys w at (w * kProbabilityCores + i) * 128.
 constexpr u32 kProbabilityBytes = kKeys * 8 * kProbabilityCores;
+constexpr u32 kProbabilities = kOverlap ? 2 : 1;
 
 constexpr u32 kRows = 0;
 constexpr u32 kQuery = kRows + kStages * kStage;
 constexpr u32 kProbability = kQuery + kQueryBytes;
-constexpr u32 kFrameMax = kProbability + kProbabilityBytes;  // 4 warps x kHeads floats: running maxima
-constexpr u32 kFrame = kFrameMax + 16 * kHeads;              // kHeads floats
-constexpr u32 kValid = kFrame + 4 * kHeads;                  // per stage: 64 validity bits
-constexpr u32 kFull = kValid + 8 * kStages;                  // barriers from here on
+constexpr u32 kFrameMax = kProbability + kProbabilities * kProbabilityBytes;  // 4 warps x kHeads floats: running maxima
+constexpr u32 kFrame = kFrameMax + 16 * kHeads;                               // kHeads floats
+constexpr u32 kValid = kFrame + 4 * kHeads;                                   // per stage: 64 validity bits
+constexpr u32 kFull = kValid + 8 * kStages;                                   // barriers from here on
 constexpr u32 kEmpty = kFull + 8 * kStages;
 constexpr u32 kProbabilityEmpty = kEmpty + 8 * kStages * kPieces;
 constexpr u32 kPartials = kProbabilityEmpty + 8;  // the cluster's partial results have arrived
@@ -120,11 +123,13 @@ constexpr u32 kTotal = kPartials + 8;
 // Used when the keys are done. Statistics of the four warps lie over Q.
 constexpr u32 kStatistics = kQuery;
 static_assert(4 * 2 * kHeads * 4 <= kQueryBytes, "statistics fit over Q");
-// Partial results of the cluster, over the last stages: kHeads * 512 halves, then 16 bytes of statistics per source and head.
-constexpr u32 kPartialBytes = kHeads * kLatent * 2 + 16 * kHeads * 16;
+// Partial results of the cluster, over the last stages: 16-bit outputs of up to 48 x 16 columns (splits times what a CTA owns:
+// 512 columns, and rounding up to sixteen), then 16 bytes of statistics per source and head.
+constexpr u32 kPartialOutputBytes = kHeads * 48 * 16 * 2;
+constexpr u32 kPartialBytes = kPartialOutputBytes + 16 * kHeads * 16;
 constexpr u32 kPartialStages = (kPartialBytes + kStage - 1) / kStage;
 constexpr u32 kPartialOutputs = kRows + (kStages - kPartialStages) * kStage;
-constexpr u32 kPartialStatistics = kPartialOutputs + kHeads * kLatent * 2;
+constexpr u32 kPartialStatistics = kPartialOutputs + kPartialOutputBytes;
 static_assert(!kSplit || kPartialStages <= kStages, "partial results of 16 CTAs fit over the stages");
 static_assert(kTotal <= 232448, "227 KiB of shared memory per CTA");
 static_assert(!kBf16 || kStage % 1024 == 0, "the swizzle repeats every 1024 bytes");

@@ -50,16 +50,14 @@ __device__ __forceinline__ void store_logit_statistics(const Arguments& args, i3
                                                        float maximum) {
   const i64 place = static_cast<i64>(token) * args.H + head;
   const bool any = sum != 0.f;
-  if (args.max_logits != nullptr)
-    args.max_logits[place] = sum != sum ? sum : any ? maximum * kLn2 : negative_infinity();
+  if (args.max_logits != nullptr) args.max_logits[place] = sum != sum ? sum : any ? maximum * kLn2 : negative_infinity();
   if (args.lse != nullptr)
     args.lse[place] = any ? (log2_approx(sum) + (frame - kLog2ProbabilityScale)) * kLn2 : positive_infinity();
 }
 
-// Output straight from registers, in sectors of 32 bytes.
+// Output straight from registers, in sectors of 32 bytes. `total` is the CTA's own: no other has keys of the token.
 __device__ __forceinline__ void store_results(const Output& total, const Statistics& statistics, const Frames& frames,
                                               const Arguments& args, const Share& share, u32 warp, u32 g, u32 t) {
-  constexpr u32 kPack = kOwn < 4 ? kOwn : 4;  // words of a store
   const float kv_scale = kv_scale_of(args);
   float factor[kOwn];
 #pragma unroll
@@ -72,23 +70,8 @@ __device__ __forceinline__ void store_results(const Output& total, const Statist
     if (sum != 0.f) factor[i] = __fdividef(kv_scale, sum) * share_of_keys(args, head, sum, frame);
     if (warp == 0 && g == 0) store_logit_statistics(args, share.token, head, sum, frame, statistics.maximum[i]);
   }
-  bf16_bits* token = args.out + share.token * args.out_stride_t + 16 * warp + Columns::column(g);
-#pragma unroll
-  for (u32 c = 0; c < kChunks; ++c) {
-    u32 words[kOwn];
-    Columns::pack(words, total[c], factor, [](float low, float high) { return to_bf16x2(low, high); });
-    Columns::gather(words, g);
-#pragma unroll
-    for (u32 i = 0; i < kOwn; i += kPack) {
-      const i32 local = static_cast<i32>(head_of(i + Columns::head(g), t));
-      if (local >= share.heads) continue;
-      bf16_bits* place = token + (share.first_head + local) * args.out_stride_h + 64 * c;
-      if constexpr (kPack == 2)
-        *reinterpret_cast<uint2*>(place) = make_uint2(words[i], words[i + 1]);
-      else
-        *reinterpret_cast<uint4*>(place) = make_uint4(words[i], words[i + 1], words[i + 2], words[i + 3]);
-    }
-  }
+  Columns::store(args.out + share.token * args.out_stride_t + share.first_head * args.out_stride_h + 16 * warp,
+                 args.out_stride_h, share.heads, total, factor, g, t);
 }
 
 }  // namespace dsak::low_head

@@ -103,9 +103,9 @@ struct Statistics {
   }
 };
 
-// Exponentials of a block to P. `sums` is over this thread's keys. The elements of P (pack_probabilities) are so arranged that one
-// transposed stmatrix per warp writes K-major core matrices.
-__device__ __forceinline__ void store_probabilities(float (&sums)[kOwn], const Scores& logits, const Frames& frames, u32 smem,
+// Exponentials of a block to the P at address `p`. `sums` is over this thread's keys. The elements of P (pack_probabilities)
+// are so arranged that one transposed stmatrix per warp writes K-major core matrices.
+__device__ __forceinline__ void store_probabilities(float (&sums)[kOwn], const Scores& logits, const Frames& frames, u32 p,
                                                     u32 warp, u32 lane) {
   u32 words[kProbabilityCores];
 #pragma unroll
@@ -121,13 +121,13 @@ __device__ __forceinline__ void store_probabilities(float (&sums)[kOwn], const S
     pack_probabilities(words, n, e);
   }
   constexpr u32 kPack = kProbabilityCores < 4 ? kProbabilityCores : 4;
-  const u32 address = smem + plan::kProbability + warp * kProbabilityCores * plan::kCore + (lane & (8 * kPack - 1)) * 16;
+  const u32 address = p + warp * kProbabilityCores * plan::kCore + (lane & (8 * kPack - 1)) * 16;
 #pragma unroll
-  for (u32 p = 0; p < kProbabilityCores / kPack; ++p) {
+  for (u32 first = 0; first < kProbabilityCores; first += kPack) {
     u32 pack[kPack];
 #pragma unroll
-    for (u32 i = 0; i < kPack; ++i) pack[i] = words[p * kPack + i];
-    stmatrix_trans(pack, address + p * kPack * plan::kCore);
+    for (u32 i = 0; i < kPack; ++i) pack[i] = words[first + i];
+    stmatrix_trans(pack, address + first * plan::kCore);
   }
   shared::fence_async_proxy();  // wgmma reads it
 }

@@ -20,7 +20,8 @@ struct RowCopies {
   // At a stage's full barrier: every producer thread's once its copies have landed, and one for the validity bits.
   static constexpr u32 kArrivals = 32 * kProducerWarps + 1;
 
-  __device__ __forceinline__ void bring(BlockIndices indices, u32 valid_low, u32 valid_high, u32 stage, u32 full, u32 warp) const {
+  __device__ __forceinline__ void bring(BlockIndices indices, u32 valid_low, u32 valid_high, u32 stage, u32 full,
+                                        u32 warp) const {
     constexpr u32 kRowsPerWarp = kKeys / kProducerWarps;
     const u32 lane = threadIdx.x & 31;
     if (threadIdx.x == kConsumerThreads) mbarrier::arrive(full);

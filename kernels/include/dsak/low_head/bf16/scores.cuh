@@ -3,6 +3,7 @@
 
 #include "dsak/descriptor.cuh"
 #include "dsak/low_head/layout.cuh"
+#include "dsak/registers.cuh"
 #include "dsak/shared_memory.cuh"
 #include "dsak/wgmma_bf16.cuh"
 
@@ -11,11 +12,10 @@ namespace dsak::low_head {
 // What the products with K start from in a stage.
 __device__ __forceinline__ u32 key_offset(u32, u32) { return 0; }
 
-// `keys` is the stage's address. `meanwhile` runs while the products do.
-template <class Meanwhile>
-__device__ __forceinline__ void multiply_keys(Scores& s, u32 keys, u32 smem, const Meanwhile& meanwhile) {
+// Starts the products with the rows of a stage.
+__device__ __forceinline__ void start_keys(Scores& s, u32 keys, u32 smem) {
   constexpr u32 kStep = 2 * kHeadGroups * plan::kCore;  // of Q, 16 columns
-  const u64 k = descriptor::rows128(descriptor::local(keys));
+  const u64 k = descriptor::rows128(registers::uniform(descriptor::local(keys)));
   const u64 query = descriptor::cores(smem + plan::kQuery, kHeadGroups * plan::kCore, plan::kCore);
   shared::fence_async_proxy();  // the producers' copies are ordinary writes to wgmma
   wgmma::claim_all(s);
@@ -29,9 +29,21 @@ __device__ __forceinline__ void multiply_keys(Scores& s, u32 keys, u32 smem, con
       wgmma::multiply_bf16<true, wgmma::kAlongK>(s, a, b);
   }
   wgmma::commit();
-  meanwhile();
-  wgmma::wait<0>();
+}
+
+// Waits for them; `pending` groups of later products may go on.
+template <int pending>
+__device__ __forceinline__ void finish_keys(Scores& s) {
+  wgmma::wait<pending>();
   wgmma::pin_all(s);
+}
+
+// `meanwhile` runs while the products do.
+template <class Meanwhile>
+__device__ __forceinline__ void multiply_keys(Scores& s, u32 keys, u32 smem, const Meanwhile& meanwhile) {
+  start_keys(s, keys, smem);
+  meanwhile();
+  finish_keys<0>(s);
 }
 
 }  // namespace dsak::low_head

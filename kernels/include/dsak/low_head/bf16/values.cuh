@@ -1,11 +1,12 @@
-// O^T += V^T P^T of one key block, BF16: V^T is read from the rows of K, transposed by the tensor cores, and accumulated over all
-// keys (BF16 products lose nothing to truncation that shows). P is one BF16 term.
+// O^T += V^T P^T of one key block, BF16: V^T is read from the rows of K, transposed by the tensor cores, and accumulated over
+// all keys (BF16 products lose nothing to truncation that shows). P is one BF16 term.
 #pragma once
 
 #include "dsak/convert.cuh"
 #include "dsak/descriptor.cuh"
 #include "dsak/low_head/lanes.cuh"
 #include "dsak/low_head/layout.cuh"
+#include "dsak/registers.cuh"
 #include "dsak/wgmma_bf16.cuh"
 
 namespace dsak::low_head {
@@ -15,24 +16,31 @@ struct ValueFragments {};  // V passes through no registers
 __device__ __forceinline__ void load_first_values(ValueFragments&, u32) {}
 __device__ __forceinline__ u32 value_offset(u32, u32) { return 0; }
 
-// `values` is the stage's address. The products go by 16 keys, the rows of a producer warp: `read(i)` runs once those of keys 16i
-// to 16i + 15 are done.
-template <class Read>
-__device__ __forceinline__ void multiply_values(Output& total, ValueFragments&, u32 values, u32 smem, const Read& read) {
-  constexpr u32 kStep = kProbabilityCores * plan::kCore;  // of P, 16 keys
-  const u64 v = descriptor::rows128(descriptor::local(values));
-  const u64 p = descriptor::cores(smem + plan::kProbability, kHeadGroups * plan::kCore, plan::kCore);
+__device__ __forceinline__ void pin(Output& total) {
 #pragma unroll
   for (u32 c = 0; c < kChunks; ++c) wgmma::pin_all(total[c]);
+}
+
+// Starts the products with the rows of a stage and the P at address `p`, by 16 keys: the rows of a producer warp.
+__device__ __forceinline__ void start_values(Output& total, u32 values, u32 p) {
+  constexpr u32 kStep = kProbabilityCores * plan::kCore;  // of P, 16 keys
+  const u64 v = descriptor::rows128(registers::uniform(descriptor::local(values)));
+  const u64 weights = descriptor::cores(registers::uniform(p), kHeadGroups * plan::kCore, plan::kCore);
+  pin(total);
   wgmma::fence();
 #pragma unroll
   for (u32 step = 0; step < kKeys / 16; ++step) {
 #pragma unroll
     for (u32 c = 0; c < kChunks; ++c)
       wgmma::multiply_bf16<true, wgmma::kAlongRows>(total[c], descriptor::advance(v, c * plan::kTile + step * 16 * 128),
-                                                    descriptor::advance(p, step * kStep));
+                                                    descriptor::advance(weights, step * kStep));
     wgmma::commit();
   }
+}
+
+// Waits for them. `read(i)` runs once those of keys 16i to 16i + 15 are done.
+template <class Read>
+__device__ __forceinline__ void finish_values(Output& total, const Read& read) {
   wgmma::wait<3>();
   read(0);
   wgmma::wait<2>();
@@ -41,8 +49,13 @@ __device__ __forceinline__ void multiply_values(Output& total, ValueFragments&, 
   read(2);
   wgmma::wait<0>();
   read(3);
-#pragma unroll
-  for (u32 c = 0; c < kChunks; ++c) wgmma::pin_all(total[c]);
+  pin(total);
+}
+
+template <class Read>
+__device__ __forceinline__ void multiply_values(Output& total, ValueFragments&, u32 values, u32 p, const Read& read) {
+  start_values(total, values, p);
+  finish_values(total, read);
 }
 
 // Probabilities of heads 8n + 2t and 8n + 2t + 1 (keys g and g + 8 of the first, then of the second) as elements of P.
@@ -68,8 +81,8 @@ struct Columns {
     }
   }
 
-  // Swaps heads with lanes, so that a lane has neighbouring columns of one head: over lane bit 2 the halves of a word, over lane
-  // bit 3 the words of a head group, over lane bit 4 pairs of head groups.
+  // Swaps heads with lanes, so that a lane has neighbouring columns of one head: over lane bit 2 the halves of a word, over
+  // lane bit 3 the words of a head group, over lane bit 4 pairs of head groups.
   static __device__ __forceinline__ void gather(u32 (&words)[kOwn], u32 g) {
 #pragma unroll
     for (u32 i = 0; i < kOwn; ++i) {
@@ -83,6 +96,28 @@ struct Columns {
       for (u32 i = 0; i < kOwn; i += 4) {
         swap_with_lane(words[i], words[i + 2], g, 4);
         swap_with_lane(words[i + 1], words[i + 3], g, 4);
+      }
+    }
+  }
+
+  // The output of all chunks, times `factor`, to `out` (a warp's columns of the first head). Two lanes (four where a thread has
+  // two heads only) write a sector of 32 bytes.
+  static __device__ __forceinline__ void store(bf16_bits* out, i64 stride_h, i32 heads, const Output& total,
+                                               const float (&factor)[kOwn], u32 g, u32 t) {
+#pragma unroll
+    for (u32 c = 0; c < kChunks; ++c) {
+      u32 words[kOwn];
+      pack(words, total[c], factor, [](float low, float high) { return to_bf16x2(low, high); });
+      gather(words, g);
+#pragma unroll
+      for (u32 i = 0; i < kOwn; i += 4) {
+        const i32 own = static_cast<i32>(head_of(i + head(g), t));
+        if (own >= heads) continue;
+        bf16_bits* place = out + own * stride_h + 64 * c + column(g);
+        if constexpr (kOwn == 2)
+          *reinterpret_cast<uint2*>(place) = make_uint2(words[0], words[1]);
+        else
+          *reinterpret_cast<uint4*>(place) = make_uint4(words[i], words[i + 1], words[i + 2], words[i + 3]);
       }
     }
   }

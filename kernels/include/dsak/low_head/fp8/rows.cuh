@@ -17,7 +17,8 @@ struct RowCopies {
 
   static constexpr u32 kArrivals = kProducerWarps;  // at a stage's full barrier
 
-  __device__ __forceinline__ void bring(BlockIndices indices, u32 valid_low, u32 valid_high, u32 stage, u32 full, u32 warp) const {
+  __device__ __forceinline__ void bring(BlockIndices indices, u32 valid_low, u32 valid_high, u32 stage, u32 full,
+                                        u32 warp) const {
     constexpr u32 kRowsPerWarp = kKeys / kProducerWarps;
     const u32 lane = threadIdx.x & 31;
     if ((valid_low | valid_high) == 0) {

@@ -12,14 +12,14 @@
 #include "dsak/convert.cuh"
 #include "dsak/descriptor.cuh"
 #include "dsak/ldmatrix.cuh"
-#include "dsak/low_head/layout.cuh"
 #include "dsak/low_head/lanes.cuh"
+#include "dsak/low_head/layout.cuh"
 #include "dsak/wgmma_narrow.cuh"
 
 namespace dsak::low_head {
 
 constexpr u32 kTemporaries = 2;                                      // that the products of a chunk may go to, in turn
-constexpr u32 kFragments = kCtasPerSm == 2 && kHeads <= 16 ? 4 : 3;  // of V, loaded or loading
+constexpr u32 kFragments = kCtasPerSm <= 2 && kHeads <= 16 ? 4 : 3;  // of V, loaded or loading
 constexpr bool kJoinTerms = kHeads <= 16;
 // Frames and the first fragments of V are loaded as soon as they may be where registers allow it.
 constexpr bool kLoadEarly = kHeads <= 16;
@@ -79,11 +79,11 @@ __device__ __forceinline__ void promote(float (&total)[kHeads / 2], Partial& par
   wgmma::pin_all(total);  // now, not later: the registers of `partial` are wanted
 }
 
-// `values` is the stage's address plus value_offset; the first fragments are loaded already. `read(0)` runs once nothing is left
-// to read from the stage.
+// `values` is the stage's address plus value_offset, `p` that of P; the first fragments are loaded already. `read(0)` runs once
+// nothing is left to read from the stage.
 template <class Read>
-__device__ __forceinline__ void multiply_values(Output& total, ValueFragments& v, u32 values, u32 smem, const Read& read) {
-  const u64 p = descriptor::cores(smem + plan::kProbability, kProbabilityCores * plan::kCore, plan::kCore);
+__device__ __forceinline__ void multiply_values(Output& total, ValueFragments& v, u32 values, u32 p, const Read& read) {
+  const u64 weights = descriptor::cores(p, kProbabilityCores * plan::kCore, plan::kCore);
   Partial partial[kTemporaries];
 #pragma unroll
   for (u32 i = 0; i < kTemporaries; ++i) wgmma::claim_all(partial[i]);
@@ -91,7 +91,7 @@ __device__ __forceinline__ void multiply_values(Output& total, ValueFragments& v
   for (u32 c = 0; c < kChunks; ++c) {
     arrange_values(v[c % kFragments]);
     wgmma::fence();
-    issue_chunk(partial[c % kTemporaries], v[c % kFragments], p);
+    issue_chunk(partial[c % kTemporaries], v[c % kFragments], weights);
     wgmma::commit();
     if (c > 0) wgmma::wait<1>();
     if (c + kFragments - 1 < kChunks) {
@@ -107,8 +107,8 @@ __device__ __forceinline__ void multiply_values(Output& total, ValueFragments& v
 }
 
 // Probabilities of heads 8n + 2t and 8n + 2t + 1 (keys g and g + 8 of the first, then of the second) as elements of P: two e4m3
-// terms, the value rounded and what the rounding left. A 16-bit element is the pair (key g, key g + 8) of one head; byte 2r of a
-// row is key r of the warp's sixteen and byte 2r + 1 key r + 8, the order in which arrange_values delivers V.
+// terms, the value rounded and what the rounding left. A 16-bit element is the pair (key g, key g + 8) of one head; byte 2r of
+// a row is key r of the warp's sixteen and byte 2r + 1 key r + 8, the order in which arrange_values delivers V.
 __device__ __forceinline__ void pack_probabilities(u32 (&words)[kProbabilityCores], u32 n, const float (&e)[4]) {
   float rounded[4];
   words[n] = to_e4m3x4(e[0], e[1], e[2], e[3]);
@@ -143,6 +143,24 @@ struct Columns {
       for (u32 i = 0; i < kOwn; i += 4) {
         swap_with_lane(words[i], words[i + 2], g, 2);
         swap_with_lane(words[i + 1], words[i + 3], g, 2);
+      }
+    }
+  }
+
+  // The output of all chunks, times `factor`, to `out` (a warp's columns of the first head). Eight lanes write a sector of 32
+  // bytes.
+  static __device__ __forceinline__ void store(bf16_bits* out, i64 stride_h, i32 heads, const Output& total,
+                                               const float (&factor)[kOwn], u32 g, u32 t) {
+#pragma unroll
+    for (u32 i = 0; i < kOwn; ++i) {
+      const i32 head = static_cast<i32>(head_of(i, t));
+      if (head >= heads) continue;
+      bf16_bits* row = out + head * stride_h + 2 * g;
+#pragma unroll
+      for (u32 c = 0; c < kChunks; ++c) {
+        const u32 first = (i >> 1) * 4 + (i & 1);
+        const u32 pair = to_bf16x2(total[c][first] * factor[i], total[c][first + 2] * factor[i]);
+        asm volatile("st.global.u32 [%0], %1;" ::"l"(row + 64 * c), "r"(pair) : "memory");
       }
     }
   }

@@ -1,0 +1,155 @@
+// The consumer's loop over the key blocks of a CTA.
+//
+//   in turn       S n | softmax n -> P, barrier | O += V^T P^T | S n+1 ...
+//   overlapping   S n+1, O += V^T P^T of n | softmax n+1 meanwhile -> the other P, barrier | S n+2 ...
+//
+// Overlapping holds two stages at a time and needs a third for the rows on their way, and P twice. It is for kernels that have an
+// SM to themselves; otherwise the CTAs of an SM overlap with each other.
+#pragma once
+
+#include "dsak/low_head/layout.cuh"
+#include "dsak/low_head/products.cuh"
+#include "dsak/low_head/softmax.cuh"
+#include "dsak/mbarrier.cuh"
+#include "dsak/shared_memory.cuh"
+
+namespace dsak::low_head {
+
+struct Blocks {
+  const u32 smem, warp, lane, g, t;
+
+  // A block that selects a row, and where it lies.
+  struct Block {
+    u32 number, valid_low, valid_high;
+
+    __device__ __forceinline__ u32 slot() const { return number % kStages; }
+    __device__ __forceinline__ u32 offset() const { return slot() * plan::kStage; }
+  };
+
+  __device__ __forceinline__ void give_back(const Block& block, u32 piece) const {
+    mbarrier::arrive_for_warp(smem + plan::kEmpty + 8 * (block.slot() * plan::kPieces + piece), lane == 0);
+  }
+
+  // The first block from `number` on that selects a row, once its rows are there; number == blocks if there is none. `reach` is
+  // called with the number of every block that is looked at.
+  template <class Reach>
+  __device__ __forceinline__ Block wait_from(u32 number, u32 blocks, const Reach& reach) const {
+    Block block{number, 0, 0};
+#pragma unroll 1
+    for (; block.number < blocks; ++block.number) {
+      reach(block.number);
+      mbarrier::wait(smem + plan::kFull + 8 * block.slot(), (block.number / kStages) & 1);
+      shared::load(block.valid_low, block.valid_high, smem + plan::kValid + 8 * block.slot());
+      if ((block.valid_low | block.valid_high) != 0) break;
+#pragma unroll
+      for (u32 i = 0; i < plan::kPieces; ++i) give_back(block, i);
+    }
+    return block;
+  }
+
+  // The block's raw scores as logits in octaves, -inf where masked.
+  __device__ __forceinline__ void to_logits(Scores& s, float factor, const Block& block) const {
+#pragma unroll
+    for (u32 i = 0; i < kHeads / 2; ++i) s[i] *= factor;
+    if ((block.valid_low & block.valid_high) != ~0u) mask_scores(s, block.valid_low, block.valid_high, warp, g);
+  }
+
+  // Softmax of a block: P to shared memory, sums to `statistics`; older sums into the frame of the block. `before_barrier` runs
+  // before the barrier that P needs.
+  template <class Before>
+  __device__ __forceinline__ void weigh(Output& total, Statistics& statistics, const Scores& logits, Frames& frames, u32 p,
+                                        const Before& before_barrier) const {
+    statistics.note_maxima(logits);
+    float sums[kOwn];
+    store_probabilities(sums, logits, frames, p, warp, lane);
+    before_barrier();
+#pragma unroll 1
+    while (consumer_barrier_any(statistics.exceed(frames))) {  // not at all, or once where a frame moves
+      float rescale[kOwn];
+      statistics.move_frames(rescale, frames, smem, warp, g, t);
+      frames.load(smem, t);
+#pragma unroll
+      for (u32 c = 0; c < kChunks; ++c)
+#pragma unroll
+        for (u32 i = 0; i < kHeads / 2; ++i) total[c][i] *= rescale[(i >> 2) * 2 + (i & 1)];
+      store_probabilities(sums, logits, frames, p, warp, lane);
+    }
+#pragma unroll
+    for (u32 i = 0; i < kOwn; ++i) statistics.sum[i] += sums[i];
+  }
+
+  template <class Reach>
+  __device__ __forceinline__ void attend(Output& total, Statistics& statistics, u32 blocks, float factor,
+                                         const Reach& reach) const {
+    if constexpr (kOverlap)
+      attend_overlapping(total, statistics, blocks, factor, reach);
+    else
+      attend_in_turn(total, statistics, blocks, factor, reach);
+    reach(blocks);
+  }
+
+  template <class Reach>
+  __device__ __forceinline__ void attend_in_turn(Output& total, Statistics& statistics, u32 blocks, float factor,
+                                                 const Reach& reach) const {
+    const u32 keys = smem + plan::kRows + key_offset(warp, lane), values = smem + plan::kRows + value_offset(warp, lane);
+    const u32 p = smem + plan::kProbability;
+    u32 done = 0;  // blocks that selected a row
+#pragma unroll 1
+    for (u32 n = 0; n < blocks; ++n) {
+      const Block block = wait_from(n, blocks, reach);
+      n = block.number;
+      if (n == blocks) break;
+      Scores s;
+      Frames frames;
+      multiply_keys(s, keys + block.offset(), smem, [&] {
+        if constexpr (kLoadEarly) frames.load(smem, t);
+        // Until the products of the block before have read P in all four warps.
+        mbarrier::wait(smem + plan::kProbabilityEmpty, (done++ & 1) ^ 1);
+      });
+      to_logits(s, factor, block);
+      if constexpr (!kLoadEarly) frames.load(smem, t);
+      ValueFragments v;
+      weigh(total, statistics, s, frames, p, [&] {
+        if constexpr (kLoadEarly) load_first_values(v, values + block.offset());
+      });
+      if constexpr (!kLoadEarly) load_first_values(v, values + block.offset());
+      multiply_values(total, v, values + block.offset(), p, [&](u32 i) { give_back(block, i); });
+      mbarrier::arrive_for_warp(smem + plan::kProbabilityEmpty, lane == 0);
+    }
+  }
+
+  template <class Reach>
+  __device__ __forceinline__ void attend_overlapping(Output& total, Statistics& statistics, u32 blocks, float factor,
+                                                     const Reach& reach) const {
+    const u32 rows = smem + plan::kRows;
+    const u32 first_p = smem + plan::kProbability, second_p = first_p + plan::kProbabilityBytes;
+    u32 p = first_p;
+    Block block = wait_from(0, blocks, reach);
+    if (block.number == blocks) return;
+    Scores s;
+    Frames frames;
+    start_keys(s, rows + block.offset(), smem);
+    frames.load(smem, t);
+    finish_keys<0>(s);
+    to_logits(s, factor, block);
+    weigh(total, statistics, s, frames, p, [] {});
+#pragma unroll 1
+    while (true) {
+      const Block next = wait_from(block.number + 1, blocks, reach);
+      if (next.number == blocks) break;
+      start_keys(s, rows + next.offset(), smem);
+      start_values(total, rows + block.offset(), p);
+      frames.load(smem, t);
+      finish_keys<kKeys / 16>(s);
+      to_logits(s, factor, next);
+      p = first_p + second_p - p;
+      // The products end before the barrier: behind it any warp may write to the P that they read.
+      weigh(total, statistics, s, frames, p, [&] { finish_values(total, [&](u32 i) { give_back(block, i); }); });
+      block = next;
+    }
+    start_values(total, rows + block.offset(), p);
+    finish_values(total, [](u32) {});
+  }
+};
+
+}  // namespace dsak::low_head
