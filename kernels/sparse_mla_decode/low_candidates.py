@@ -1,13 +1,13 @@
-"""The CUDA kernels: FP8 queries x FP8 rows on SM90. A token's keys are split over a cluster of blocks that combine their results
-through distributed shared memory: one launch, no workspace, the same order of additions every time.
+"""The CUDA kernels on SM90: FP8 or BF16 queries and rows. A token's keys are split over a cluster of blocks that combine their
+results through distributed shared memory: one launch, no workspace, the same order of additions every time.
 
-A cluster is as large as keeps the chip full and no larger. An item is a token and a tile of heads; the table below says up to
-how many items, against the number of SMs, a cluster size is taken, and from which list width on: about half a key block for every
-block of threads, for those without one cost nothing. It is read off docs/tuning/low_head.md. With items enough a block serves an
-item alone.
+An item is a token and a tile of heads. Tiles are as narrow as keeps the chip's clusters few: blocks of narrow tiles take less time,
+and their rows come out of the L2. Clusters are as large as fit the chip all at once: one that waits for another doubles the time.
+A processing cluster of the chip (18 SMs at most) holds one of eleven to sixteen blocks and two of up to nine, with one block on an
+SM. The tables are read off docs/tuning/low_head.md.
 
-From 33 heads on a token is several tiles. Tiles of 16 heads are the fastest while there are few; beyond that, at multiples of 64
-heads, the kernel of 64-head tiles comes first (op.py).
+From 33 heads on a token is several tiles. At multiples of 64 heads the kernel of 64-head tiles comes before these where it is
+faster (op.py).
 """
 
 from dataclasses import dataclass
@@ -21,40 +21,68 @@ shared = sibling(__file__, "../include/sparse_mla")
 
 @dataclass(frozen=True)
 class Cluster:
-    """A cluster size, the guard on the number of items, and the narrowest list it is for."""
+    """A cluster size and the guard on the number of items. ``stages`` where it differs from ``low_head.stages``."""
 
     size: int
     items: str
-    topk: int
+    stages: int = 0
+
+    def when(self, items: str) -> str:
+        """Lists of half a key block a block of threads are worth the cluster: blocks of threads without keys cost nothing."""
+        blocks = "cdiv(topk, 64)"
+        fewer = f" and cdiv({blocks}, 16) < cdiv({blocks}, 11)" if self.size == 16 else ""  # 11 are enough for 2051 columns
+        return f"{items} {self.items} and topk > {32 * self.size if self.size > 1 else 0}{fewer}"
 
 
-CLUSTERS = (
-    Cluster(16, "* 32 <= sm_count", 512),
-    Cluster(8, "* 8 <= sm_count", 256),
-    Cluster(4, "* 4 <= sm_count", 128),
-    Cluster(2, "<= sm_count", 64),
-    Cluster(1, "<= 4 * sm_count", 0),
-)
-HEADS = {8: "H <= 8", 16: "(H > 8 and H <= 16 or H > 32 and T * cdiv(H, 16) <= sm_count)", 32: "H > 16"}
+CLUSTERS = {
+    "fp8": (
+        Cluster(16, "* 20 <= sm_count"),
+        Cluster(11, "* 20 <= sm_count"),
+        Cluster(8, "* 9 <= sm_count"),
+        Cluster(6, "* 6 < sm_count"),
+        Cluster(7, "* 7 <= 2 * sm_count - 14"),
+        Cluster(4, "* 11 <= 5 * sm_count"),
+        Cluster(2, "<= sm_count"),
+        Cluster(2, "* 2 <= 3 * sm_count", stages=2),
+        Cluster(1, "<= 4 * sm_count"),
+    ),
+    "bf16": (
+        Cluster(16, "* 20 <= sm_count"),
+        Cluster(11, "* 20 <= sm_count"),
+        Cluster(9, "* 9 <= sm_count"),
+        Cluster(6, "* 6 < sm_count"),
+        Cluster(4, "* 14 <= 3 * sm_count"),
+        Cluster(3, "* 22 <= 7 * sm_count"),
+        Cluster(2, "* 2 <= sm_count"),
+        Cluster(1, "<= 4 * sm_count"),
+    ),
+}
+HEADS = {
+    "fp8": {8: "(H <= 8 or T * cdiv(H, 8) * 16 <= sm_count)", 16: "(H <= 16 or T * cdiv(H, 16) * 2 <= sm_count)", 32: "H > 16"},
+    "bf16": {8: "(H <= 8 or T * cdiv(H, 8) * 18 <= sm_count)", 16: "(H <= 16 or T * cdiv(H, 16) * 3 <= sm_count)", 32: "H > 16"},
+}
 """Which calls a tile serves, in the order of the tiles."""
 
 
 def candidates(dtype: str) -> tuple[Candidate, ...]:
     prefix = {"fp8": "low", "bf16": "low_bf16"}[dtype]
     found: list[Candidate] = []
-    for tile, heads in HEADS.items():
+    for tile, heads in HEADS[dtype].items():
         items = f"T * cdiv(H, {tile})"
         for place, rope, q_rope, where in shared.PLACES:
             d = 576 if rope else 512
+            name = f"{prefix}_{place}_h{tile}"
 
-            def kernel(split: bool, d: int = d, tile: int = tile, rope_tensor: bool = q_rope == "q_rope") -> Kernel:
-                stages = low_head.stages(d, tile, dtype, split)
+            def kernel(stages: int, split: bool = True, d: int = d, tile: int = tile, rope_tensor: bool = q_rope == "q_rope") -> Kernel:
                 return low_head.kernel("low_decode.cu", "sparse_mla_decode_low", d, tile, rope_tensor, split, stages, dtype)
 
-            for cluster in CLUSTERS:
-                launch = Launch(kernel(True), (f"T * {cluster.size}", f"cdiv(H, {tile})", 1), (cluster.size, 1, 1))
-                when = f"{where} and {heads} and {items} {cluster.items} and topk > {cluster.topk}"
-                found.append(Candidate(f"{prefix}_{place}_h{tile}_c{cluster.size}", ("sm90",), when, (launch,)))
-            launch = Launch(kernel(False), ("T", f"cdiv(H, {tile})", 1))
-            found.append(Candidate(f"{prefix}_{place}_h{tile}", ("sm90",), f"{where} and {heads}", (launch,)))
+            usual = low_head.stages(d, tile, dtype, split=True)
+            for cluster in CLUSTERS[dtype]:
+                if cluster.stages == usual:
+                    continue
+                launch = Launch(kernel(cluster.stages or usual), (f"T * {cluster.size}", f"cdiv(H, {tile})", 1), (cluster.size, 1, 1))
+                suffix = f"_c{cluster.size}" + (f"_s{cluster.stages}" if cluster.stages else "")
+                found.append(Candidate(name + suffix, ("sm90",), f"{where} and {heads} and {cluster.when(items)}", (launch,)))
+            launch = Launch(kernel(low_head.stages(d, tile, dtype, split=False), split=False), ("T", f"cdiv(H, {tile})", 1))
+            found.append(Candidate(name, ("sm90",), f"{where} and {heads}", (launch,)))
     return tuple(found)

@@ -3,8 +3,8 @@
 //   in turn       S n | softmax n -> P, barrier | O += V^T P^T | S n+1 ...
 //   overlapping   S n+1, O += V^T P^T of n | softmax n+1 meanwhile -> the other P, barrier | S n+2 ...
 //
-// Overlapping holds two stages at a time and needs a third for the rows on their way, and P twice. It is for kernels that have an
-// SM to themselves; otherwise the CTAs of an SM overlap with each other.
+// Overlapping holds two stages at a time and needs a third for the rows on their way, and P twice. It is for kernels that have
+// an SM to themselves; otherwise the CTAs of an SM overlap with each other.
 #pragma once
 
 #include "dsak/low_head/layout.cuh"

@@ -18,30 +18,26 @@
 
 namespace dsak::low_head {
 
-// The groups of sixteen columns that a CTA owns.
-struct Owned {
-  u32 first, count;
-
-  static __device__ __forceinline__ Owned of(u32 rank, u32 splits) {
-    const u32 first = divide(32 * rank + splits - 1, splits);
-    return {first, divide(32 * rank + 32 + splits - 1, splits) - first};
-  }
-};
-
 struct Combine {
   const Arguments& args;
   const Share& share;
   const u32 smem, warp, g, t;
 
-  // Bytes that a CTA receives. The barrier is armed before the cluster's barrier lets anybody send.
-  static __device__ __forceinline__ void expect(u32 smem, const Share& share) {
-    const u32 columns = 16 * Owned::of(share.split, share.splits).count;
-    mbarrier::arrive_expecting(smem + plan::kPartials, share.splits * kHeads * (columns * 2 + 16));
+  // Of `splits` CTAs: how many groups of columns have an owner below `rank`. By counting lanes, a lane for each group.
+  static __device__ __forceinline__ u32 groups_below(u32 rank, u32 splits) {
+    return __popc(__ballot_sync(~0u, (threadIdx.x & 31) * splits / 32 < rank));
   }
 
-  // Where the number of (source CTA, head, own column) lies in its owner's shared memory.
-  __device__ __forceinline__ u32 output_place(u32 source, u32 head, u32 column, const Owned& owned) const {
-    return smem + plan::kPartialOutputs + ((source * kHeads + head) * 16 * owned.count + column) * 2;
+  // Bytes that a CTA receives; one warp calls this. The barrier is armed before the cluster's barrier lets anybody send.
+  static __device__ __forceinline__ void expect(u32 smem, const Share& share) {
+    const u32 groups = groups_below(share.split + 1, share.splits) - groups_below(share.split, share.splits);
+    if ((threadIdx.x & 31) == 0) mbarrier::arrive_expecting(smem + plan::kPartials, share.splits * kHeads * (groups * 32 + 16));
+  }
+
+  // Where eight numbers of (source CTA, head) lie in the shared memory of the CTA that owns their columns; `piece` counts
+  // eights. `pitch` is the pieces of a source, at least those of any owner.
+  __device__ __forceinline__ u32 output_place(u32 source, u32 head, u32 piece, u32 pitch) const {
+    return smem + plan::kPartialOutputs + ((source * pitch + piece) * kHeads + head) * 16;
   }
   __device__ __forceinline__ u32 statistics_place(u32 source, u32 head) const {
     return smem + plan::kPartialStatistics + (source * kHeads + head) * 16;
@@ -59,21 +55,21 @@ struct Combine {
   }
 
   __device__ __forceinline__ void send(const Output& total, const Statistics& statistics, const Frames& frames) const {
+    const u32 pitch = 2 * groups_below(1, share.splits);
     float factor[kOwn];
 #pragma unroll
     for (u32 i = 0; i < kOwn; ++i) factor[i] = statistics.sum[i] != 0.f ? __fdividef(1.f, statistics.sum[i]) : 0.f;
 #pragma unroll
     for (u32 c = 0; c < kChunks; ++c) {
-      const u32 group = 4 * c + warp, owner = group * share.splits / 32;
-      const Owned owned = Owned::of(owner, share.splits);
-      const u32 column = 16 * (group - owned.first) + Columns::column(g);
+      const u32 group = 4 * c + warp, owner = group * share.splits / 32, column = Columns::column(g);
+      const u32 piece = 2 * (group - groups_below(owner, share.splits)) + column / 8;
       const u32 barrier = cluster::map(smem + plan::kPartials, owner);
       u32 words[kOwn];
       Columns::pack(words, total[c], factor, pack);
       Columns::gather(words, g);
 #pragma unroll
       for (u32 i = 0; i < kOwn; i += 4) {
-        const u32 place = output_place(share.split, head_of(i + Columns::head(g), t), column, owned);
+        const u32 place = output_place(share.split, head_of(i + Columns::head(g), t), piece, pitch) + column % 8 * 2;
         if constexpr (kOwn == 2)
           cluster::store_async(cluster::map(place, owner), words[0], words[1], barrier);
         else
@@ -104,10 +100,10 @@ struct Combine {
 
   __device__ __forceinline__ void finish() const {
     const float kv_scale = kv_scale_of(args);
-    const Owned owned = Owned::of(share.split, share.splits);
-    const u32 pieces = 2 * owned.count;  // a thread does eight columns of one head
-    for (u32 x = threadIdx.x; x < kHeads * pieces; x += kConsumerThreads) {
-      const u32 local = divide(x, pieces), column = (x - local * pieces) * 8;
+    const u32 pitch = 2 * groups_below(1, share.splits);
+    const u32 first = groups_below(share.split, share.splits), end = groups_below(share.split + 1, share.splits);
+    for (u32 x = threadIdx.x; x < 2 * kHeads * (end - first); x += kConsumerThreads) {
+      const u32 local = x % kHeads, piece = x / kHeads;
       if (static_cast<i32>(local) >= share.heads) continue;
       const i32 head = share.first_head + static_cast<i32>(local);
       float frame = kEmptyFrame, maximum = negative_infinity(), sum = 0.f, out[8] = {};
@@ -120,7 +116,7 @@ struct Combine {
       for (u32 s = 0; s < share.splits; ++s) {
         const Source source = load_statistics(s, local);
         u32 pairs[4];
-        shared::load(pairs[0], pairs[1], pairs[2], pairs[3], output_place(s, local, column, owned));
+        shared::load(pairs[0], pairs[1], pairs[2], pairs[3], output_place(s, local, piece, pitch));
         const float weight = exp2_approx(source.frame - frame) * source.sum;
         sum += weight;
 #pragma unroll
@@ -135,9 +131,9 @@ struct Combine {
       u32 pairs[4];
 #pragma unroll
       for (u32 k = 0; k < 4; ++k) pairs[k] = to_bf16x2(out[2 * k] * factor, out[2 * k + 1] * factor);
-      bf16_bits* place = args.out + share.token * args.out_stride_t + head * args.out_stride_h + 16 * owned.first + column;
+      bf16_bits* place = args.out + share.token * args.out_stride_t + head * args.out_stride_h + 16 * first + 8 * piece;
       *reinterpret_cast<uint4*>(place) = make_uint4(pairs[0], pairs[1], pairs[2], pairs[3]);
-      if (share.split == 0 && column == 0) store_logit_statistics(args, share.token, head, sum, frame, maximum);
+      if (share.split == 0 && piece == 0) store_logit_statistics(args, share.token, head, sum, frame, maximum);
     }
   }
 

@@ -11,10 +11,9 @@ namespace dsak::low_head {
 struct BlockIndices {
   i32 low, high;
 
-  static __device__ __forceinline__ BlockIndices load(const Arguments& args, const Share& share, i32 block, i32 lane) {
+  static __device__ __forceinline__ BlockIndices load(const Arguments& args, const Share& share, u32 block, u32 lane) {
     BlockIndices x{-1, -1};
-    const i32 columns = block < share.last_block ? share.columns : 0;
-    const i32 column = block * static_cast<i32>(kKeys) + lane;
+    const u32 column = block * kKeys + lane, columns = static_cast<u32>(share.columns);
     const i32* row = args.indices + share.token * args.indices_stride;
     if (column < columns) x.low = __ldg(row + column);
     if (column + 32 < columns) x.high = __ldg(row + column + 32);

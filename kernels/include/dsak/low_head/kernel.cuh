@@ -82,6 +82,12 @@ __device__ __forceinline__ void run(const Arguments& args) {
   const Share share = Share::of_this_cta(args);
   // Through a shuffle, so that ptxas knows the roles to be uniform: wgmma under a branch it thinks divergent is serialised.
   const bool produces = __shfl_sync(~0u, threadIdx.x >> 7, 0) != 0;
+  // The first indices and Q are on their way while the barriers are set up.
+  BlockIndices first{-1, -1};
+  if (produces)
+    first = BlockIndices::load(args, share, share.split, threadIdx.x & 31);
+  else
+    start_query(args, share, smem);
   if (threadIdx.x == 0) {
     for (u32 i = 0; i < kStages; ++i) mbarrier::init(smem + plan::kFull + 8 * i, RowCopies::kArrivals);
     for (u32 i = 0; i < kStages * plan::kPieces; ++i)
@@ -89,23 +95,17 @@ __device__ __forceinline__ void run(const Arguments& args) {
     mbarrier::init(smem + plan::kProbabilityEmpty, kConsumerThreads / 32 * mbarrier::kArrivalsPerWarp);
     if constexpr (kSplit) mbarrier::init(smem + plan::kPartials, 1);
     mbarrier::fence_init();
-    if constexpr (kSplit) {
-      if (share.splits > 1) Combine::expect(smem, share);
-    }
   }
-  // The first indices and Q are on their way while the barriers are set up.
-  BlockIndices first{-1, -1};
-  if (produces)
-    first = BlockIndices::load(args, share, share.first_block, static_cast<i32>(threadIdx.x & 31));
-  else
-    start_query(args, share, smem);
+  if constexpr (kSplit) {
+    if (share.splits > 1 && threadIdx.x < 32) Combine::expect(smem, share);
+  }
   __syncthreads();
   if (produces) {
     if constexpr (kCtasPerSm > 1) registers::shrink_to<kProducerRegisters>();
     Producer{args, share, smem}.run(first);
   } else {
     if constexpr (kCtasPerSm > 1) registers::grow_to<kConsumerRegisters>();
-    Consumer{args, smem}.run(static_cast<u32>(share.last_block - share.first_block));
+    Consumer{args, smem}.run(share.own_blocks());
   }
 }
 

@@ -51,7 +51,10 @@ static_assert(kHeads == 8 || kHeads == 16 || kHeads == 32, "DSAK_HEADS must be 8
 constexpr u32 kKeys = 64;  // per block
 constexpr u32 kStages = DSAK_STAGES;
 // Whether the scores of a block are computed beside the output of the one before (blocks.cuh).
-constexpr bool kOverlap = kBf16 && kStages >= 3;
+#ifndef DSAK_OVERLAP
+#define DSAK_OVERLAP 1
+#endif
+constexpr bool kOverlap = kBf16 && kStages >= 3 && DSAK_OVERLAP;
 constexpr u32 kProducerWarps = 4;
 constexpr u32 kConsumerThreads = 128;
 constexpr u32 kThreads = kConsumerThreads + 32 * kProducerWarps;
@@ -123,8 +126,8 @@ constexpr u32 kTotal = kPartials + 8;
 // Used when the keys are done. Statistics of the four warps lie over Q.
 constexpr u32 kStatistics = kQuery;
 static_assert(4 * 2 * kHeads * 4 <= kQueryBytes, "statistics fit over Q");
-// Partial results of the cluster, over the last stages: 16-bit outputs of up to 48 x 16 columns (splits times what a CTA owns:
-// 512 columns, and rounding up to sixteen), then 16 bytes of statistics per source and head.
+// Partial results of the cluster, over the last stages: 16-bit outputs of up to 48 x 16 columns (splits times the most that a
+// CTA owns: 512 columns and rounding up), then 16 bytes of statistics per source and head.
 constexpr u32 kPartialOutputBytes = kHeads * 48 * 16 * 2;
 constexpr u32 kPartialBytes = kPartialOutputBytes + 16 * kHeads * 16;
 constexpr u32 kPartialStages = (kPartialBytes + kStage - 1) / kStage;

@@ -22,15 +22,15 @@ struct Producer {
   const u32 smem;
 
   __device__ __forceinline__ void run(BlockIndices next) const {
-    const i32 lane = static_cast<i32>(threadIdx.x & 31);
+    const u32 lane = threadIdx.x & 31, blocks = share.blocks();
     const u32 warp = (threadIdx.x >> 5) - kConsumerThreads / 32;
     const RowCopies copies{args};
     u32 slot = 0, phase = 0;
-    for (i32 block = share.first_block; block < share.last_block; ++block) {
+    for (u32 block = share.split; block < blocks; block += share.splits) {
       const BlockIndices indices = next;
       const u32 valid_low = __ballot_sync(~0u, is_row(args, indices.low)),
                 valid_high = __ballot_sync(~0u, is_row(args, indices.high));
-      next = BlockIndices::load(args, share, block + 1, lane);
+      next = BlockIndices::load(args, share, block + share.splits, lane);
       const u32 full = smem + plan::kFull + 8 * slot;
       mbarrier::wait(smem + plan::kEmpty + 8 * (slot * plan::kPieces + warp % plan::kPieces), phase ^ 1);
       if (threadIdx.x == kConsumerThreads) {

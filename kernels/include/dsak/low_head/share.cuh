@@ -1,4 +1,4 @@
-// A CTA's share of the work: one token, one tile of heads (blockIdx.y), and a run of key blocks.
+// A CTA's share of the work: one token, one tile of heads (blockIdx.y), and every so many-th key block.
 #pragma once
 
 #include "dsak/cluster.cuh"
@@ -6,19 +6,18 @@
 
 namespace dsak::low_head {
 
-// n / divisor, for n up to 2^24 and a small divisor: an eighth of the instructions of the general division, which the first
-// load would wait for.
-__device__ __forceinline__ u32 divide(u32 n, u32 divisor) {
-  const u32 q = __float2uint_rz(__fdividef(__uint2float_rn(n), __uint2float_rn(divisor)));
-  const i32 rest = static_cast<i32>(n - q * divisor);
-  return q - (rest < 0) + (rest >= static_cast<i32>(divisor));
-}
-
 struct Share {
   u32 split, splits;  // this CTA's place in the cluster that shares the keys
   i32 token, first_head, heads;
   i32 columns;  // of the token's index row that count
-  i32 first_block, last_block;
+
+  // Key blocks of the token; this CTA has number `split` and every `splits`-th from there. Nothing is divided before the first
+  // load.
+  __device__ __forceinline__ u32 blocks() const { return (static_cast<u32>(columns) + kKeys - 1) / kKeys; }
+  __device__ __forceinline__ u32 own_blocks() const {
+    const u32 all = blocks();
+    return !kSplit ? all : split < all ? (all - split - 1) / splits + 1 : 0;
+  }
 
   static __device__ __forceinline__ Share of_this_cta(const Arguments& args) {
     Share s;
@@ -33,11 +32,6 @@ struct Share {
     s.heads = min(static_cast<i32>(kHeads), args.H - s.first_head);
     s.columns = args.topk;
     if (args.topk_length != nullptr) s.columns = min(max(__ldg(args.topk_length + s.token), 0), args.topk);
-    // Whole blocks, so that only one CTA has a short one; the first CTAs have one more.
-    const u32 blocks = (static_cast<u32>(s.columns) + kKeys - 1) / kKeys;
-    const u32 each = kSplit ? divide(blocks, s.splits) : blocks, rest = blocks - each * s.splits;
-    s.first_block = static_cast<i32>(s.split * each + min(s.split, rest));
-    s.last_block = s.first_block + static_cast<i32>(each + (s.split < rest));
     return s;
   }
 };
