@@ -16,8 +16,25 @@ if torch.cuda.get_device_capability() != (9, 0) or torch.version.cuda is None:
 
 from tests.attention import BF16, FP8, Case, check_nans  # noqa: E402
 
-SIZES = {1: 16, 2: 16, 8: 8, 16: 8, 30: 4, 64: 2, 300: 1, 700: 0}
-"""Tokens of one tile of heads, and the cluster size that the table gives them at 132 SMs; 0: no cluster."""
+NAMES = {
+    FP8: {
+        1: "h8_c11",
+        4: "h8_c8",
+        5: "h16_c11",
+        8: "h16_c8",
+        16: "h16_c6",
+        30: "h16_c7",
+        50: "h16_c4",
+        64: "h16_c2",
+        300: "h16_c1",
+        700: "h16",
+    },
+    BF16: {1: "h8_c11", 4: "h16_c11", 8: "h16_c9", 16: "h16_c6", 25: "h16_c4", 40: "h16_c3", 64: "h16_c2", 300: "h16_c1", 700: "h16"},
+}
+"""For a number of tokens with 16 heads and 2051 columns: the tile and the cluster size that the tables give them at 132 SMs."""
+TOKENS = (1, 4, 5, 8, 16, 30, 40, 50, 64, 150, 300, 700)
+"""Every size of cluster, and none."""
+FEW = (1, 8, 16, 30, 40, 64)
 dtypes = pytest.mark.parametrize("dtype", [FP8, BF16], ids=["fp8", "bf16"])
 
 
@@ -30,33 +47,39 @@ def check(case, lse_tol=3e-4):
     return case
 
 
-@dtypes
-@pytest.mark.parametrize(("T", "size"), SIZES.items())
-def test_the_cluster_is_the_one_meant(T, size, dtype):
+@pytest.mark.parametrize(("dtype", "T", "name"), [(dtype, T, name) for dtype, names in NAMES.items() for T, name in names.items()])
+def test_the_cluster_is_the_one_meant(dtype, T, name):
     if torch.cuda.get_device_properties(0).multi_processor_count != 132:
         pytest.skip("the sizes are those of 132 SMs")
-    name = ("low" if dtype == FP8 else "low_bf16") + (f"_d576_h16_c{size}" if size else "_d576_h16")
-    assert f"{name}: chosen" in dsa_kernels.explain("sparse_mla_decode", **decode(T=T, dtype=dtype).inputs())
+    prefix = "low" if dtype == FP8 else "low_bf16"
+    assert f"{prefix}_d576_{name}: chosen" in dsa_kernels.explain("sparse_mla_decode", **decode(T=T, dtype=dtype).inputs())
+
+
+def test_lists_of_2048_columns_are_shared_by_sixteen_blocks():
+    for dtype, prefix in ((FP8, "low"), (BF16, "low_bf16")):
+        case = decode(T=1, dtype=dtype, topk=2048)
+        assert f"{prefix}_d576_h8_c16: chosen" in dsa_kernels.explain("sparse_mla_decode", **case.inputs())
+        check(case.run())
 
 
 @dtypes
-@pytest.mark.parametrize("T", SIZES)
+@pytest.mark.parametrize("T", TOKENS)
 @pytest.mark.parametrize("D", [512, 576])
-@pytest.mark.parametrize("H", [8, 16, 32, 64, 128])
+@pytest.mark.parametrize("H", [8, 16, 32, 64])
 def test_clusters_of_every_size(H, D, T, dtype):
     check(decode(T=T, H=H, D=D, dtype=dtype, pad=1, precision="high").run(), lse_tol=1e-5)
 
 
 @dtypes
 @pytest.mark.parametrize("topk", [1, 63, 64, 65, 129, 257, 513, 577, 2051])
-@pytest.mark.parametrize("T", [1, 8, 30, 64])
+@pytest.mark.parametrize("T", FEW)
 def test_split_borders(T, topk, dtype):
     for H in (5, 8, 13, 16, 29, 32):
         check(decode(T=T, H=H, dtype=dtype, topk=topk, pad=1, holes=0.2).run())
 
 
 @dtypes
-@pytest.mark.parametrize("T", [1, 8, 30, 64])
+@pytest.mark.parametrize("T", FEW)
 def test_fewer_keys_than_blocks(T, dtype):
     case = decode(T=T, dtype=dtype)
     case.indices[:, 1:] = -1  # one key: every other share is empty
@@ -85,7 +108,7 @@ def test_coherent_rows_are_exact(T, D, dtype):
 
 
 @dtypes
-@pytest.mark.parametrize("T", [1, 8, 30, 64, 300])
+@pytest.mark.parametrize("T", [1, 8, 16, 30, 64, 300])
 @pytest.mark.parametrize("H", [8, 16, 32])
 def test_a_thousand_repeats_are_bitwise_equal(H, T, dtype):
     case = decode(T=T, H=H, D=512, dtype=dtype, holes=0.1).run()
