@@ -30,14 +30,11 @@ struct Blocks {
     mbarrier::arrive_for_warp(smem + plan::kEmpty + 8 * (block.slot() * plan::kPieces + piece), lane == 0);
   }
 
-  // The first block from `number` on that selects a row, once its rows are there; number == blocks if there is none. `reach` is
-  // called with the number of every block that is looked at.
-  template <class Reach>
-  __device__ __forceinline__ Block wait_from(u32 number, u32 blocks, const Reach& reach) const {
+  // The first block from `number` on that selects a row, once its rows are there; number == end if there is none before `end`.
+  __device__ __forceinline__ Block wait_from(u32 number, u32 end) const {
     Block block{number, 0, 0};
 #pragma unroll 1
-    for (; block.number < blocks; ++block.number) {
-      reach(block.number);
+    for (; block.number < end; ++block.number) {
       mbarrier::wait(smem + plan::kFull + 8 * block.slot(), (block.number / kStages) & 1);
       shared::load(block.valid_low, block.valid_high, smem + plan::kValid + 8 * block.slot());
       if ((block.valid_low | block.valid_high) != 0) break;
@@ -78,6 +75,7 @@ struct Blocks {
     for (u32 i = 0; i < kOwn; ++i) statistics.sum[i] += sums[i];
   }
 
+  // All blocks. `reach(n)` runs, now and then, once all blocks before block n have been read.
   template <class Reach>
   __device__ __forceinline__ void attend(Output& total, Statistics& statistics, u32 blocks, float factor,
                                          const Reach& reach) const {
@@ -96,7 +94,8 @@ struct Blocks {
     u32 done = 0;  // blocks that selected a row
 #pragma unroll 1
     for (u32 n = 0; n < blocks; ++n) {
-      const Block block = wait_from(n, blocks, reach);
+      reach(n);
+      const Block block = wait_from(n, blocks);
       n = block.number;
       if (n == blocks) break;
       Scores s;
@@ -123,32 +122,40 @@ struct Blocks {
                                                      const Reach& reach) const {
     const u32 rows = smem + plan::kRows;
     const u32 first_p = smem + plan::kProbability, second_p = first_p + plan::kProbabilityBytes;
-    u32 p = first_p;
-    Block block = wait_from(0, blocks, reach);
-    if (block.number == blocks) return;
+    u32 p = first_p, n = 0;
     Scores s;
     Frames frames;
-    start_keys(s, rows + block.offset(), smem);
-    frames.load(smem, t);
-    finish_keys<0>(s);
-    to_logits(s, factor, block);
-    weigh(total, statistics, s, frames, p, [] {});
 #pragma unroll 1
-    while (true) {
-      const Block next = wait_from(block.number + 1, blocks, reach);
-      if (next.number == blocks) break;
-      start_keys(s, rows + next.offset(), smem);
-      start_values(total, rows + block.offset(), p);
+    while (true) {  // over chains of blocks
+      reach(n);
+      Block block = wait_from(n, blocks);
+      if (block.number == blocks) break;
+      start_keys(s, rows + block.offset(), smem);
       frames.load(smem, t);
-      finish_keys<kKeys / 16>(s);
-      to_logits(s, factor, next);
+      finish_keys<0>(s);
+      to_logits(s, factor, block);
       p = first_p + second_p - p;
-      // The products end before the barrier: behind it any warp may write to the P that they read.
-      weigh(total, statistics, s, frames, p, [&] { finish_values(total, [&](u32 i) { give_back(block, i); }); });
-      block = next;
+      weigh(total, statistics, s, frames, p, [] {});
+#pragma unroll 1
+      while (true) {
+        // A block holds its stage until its output is done: beyond the other stages no rows can come.
+        n = min(blocks, block.number + kStages);
+        const Block next = wait_from(block.number + 1, n);
+        if (next.number == n) break;
+        start_keys(s, rows + next.offset(), smem);
+        start_values(total, rows + block.offset(), p);
+        frames.load(smem, t);
+        finish_keys<kKeys / 16>(s);
+        to_logits(s, factor, next);
+        p = first_p + second_p - p;
+        // The products end before the barrier: behind it any warp may write to the P that they read.
+        weigh(total, statistics, s, frames, p, [&] { finish_values(total, [&](u32 i) { give_back(block, i); }); });
+        block = next;
+        reach(block.number);
+      }
+      start_values(total, rows + block.offset(), p);
+      finish_values(total, [&](u32 i) { give_back(block, i); });
     }
-    start_values(total, rows + block.offset(), p);
-    finish_values(total, [](u32) {});
   }
 };
 

@@ -55,21 +55,21 @@ struct Combine {
   }
 
   __device__ __forceinline__ void send(const Output& total, const Statistics& statistics, const Frames& frames) const {
-    const u32 pitch = 2 * groups_below(1, share.splits);
+    const u32 pitch = groups_below(1, share.splits);
     float factor[kOwn];
 #pragma unroll
     for (u32 i = 0; i < kOwn; ++i) factor[i] = statistics.sum[i] != 0.f ? __fdividef(1.f, statistics.sum[i]) : 0.f;
 #pragma unroll
     for (u32 c = 0; c < kChunks; ++c) {
-      const u32 group = 4 * c + warp, owner = group * share.splits / 32, column = Columns::column(g);
-      const u32 piece = 2 * (group - groups_below(owner, share.splits)) + column / 8;
+      const u32 group = 4 * c + warp, owner = group * share.splits / 32, first = groups_below(owner, share.splits);
       const u32 barrier = cluster::map(smem + plan::kPartials, owner);
       u32 words[kOwn];
       Columns::pack(words, total[c], factor, pack);
       Columns::gather(words, g);
 #pragma unroll
       for (u32 i = 0; i < kOwn; i += 4) {
-        const u32 place = output_place(share.split, head_of(i + Columns::head(g), t), piece, pitch) + column % 8 * 2;
+        const u32 place =
+            output_place(share.split, head_of(i + Columns::head(g), t), group - first, pitch) + 2 * Columns::column(g);
         if constexpr (kOwn == 2)
           cluster::store_async(cluster::map(place, owner), words[0], words[1], barrier);
         else
@@ -100,10 +100,11 @@ struct Combine {
 
   __device__ __forceinline__ void finish() const {
     const float kv_scale = kv_scale_of(args);
-    const u32 pitch = 2 * groups_below(1, share.splits);
+    const u32 pitch = groups_below(1, share.splits);
     const u32 first = groups_below(share.split, share.splits), end = groups_below(share.split + 1, share.splits);
+    // A thread does half a group of one head, two threads a sector of 32 bytes.
     for (u32 x = threadIdx.x; x < 2 * kHeads * (end - first); x += kConsumerThreads) {
-      const u32 local = x % kHeads, piece = x / kHeads;
+      const u32 half = x % 2, local = x / 2 % kHeads, group = x / (2 * kHeads);
       if (static_cast<i32>(local) >= share.heads) continue;
       const i32 head = share.first_head + static_cast<i32>(local);
       float frame = kEmptyFrame, maximum = negative_infinity(), sum = 0.f, out[8] = {};
@@ -116,7 +117,7 @@ struct Combine {
       for (u32 s = 0; s < share.splits; ++s) {
         const Source source = load_statistics(s, local);
         u32 pairs[4];
-        shared::load(pairs[0], pairs[1], pairs[2], pairs[3], output_place(s, local, piece, pitch));
+        shared::load(pairs[0], pairs[1], pairs[2], pairs[3], output_place(s, local, group, pitch) + 16 * half);
         const float weight = exp2_approx(source.frame - frame) * source.sum;
         sum += weight;
 #pragma unroll
@@ -131,9 +132,10 @@ struct Combine {
       u32 pairs[4];
 #pragma unroll
       for (u32 k = 0; k < 4; ++k) pairs[k] = to_bf16x2(out[2 * k] * factor, out[2 * k + 1] * factor);
-      bf16_bits* place = args.out + share.token * args.out_stride_t + head * args.out_stride_h + 16 * first + 8 * piece;
+      bf16_bits* place =
+          args.out + share.token * args.out_stride_t + head * args.out_stride_h + 16 * (first + group) + 8 * half;
       *reinterpret_cast<uint4*>(place) = make_uint4(pairs[0], pairs[1], pairs[2], pairs[3]);
-      if (share.split == 0 && piece == 0) store_logit_statistics(args, share.token, head, sum, frame, maximum);
+      if (share.split == 0 && x < 2 * kHeads && half == 0) store_logit_statistics(args, share.token, head, sum, frame, maximum);
     }
   }
 
@@ -145,10 +147,22 @@ struct Combine {
   }
 };
 
-// Before which of a CTA's blocks its last stages, where partial results go, are read for the last time.
-__device__ __forceinline__ u32 first_block_without_last_stages(u32 blocks) {
-  const u32 rest = blocks % kStages;
-  return rest > kStages - plan::kPartialStages ? blocks : blocks - rest;
-}
+// Lets the cluster write to this CTA's last stages once they are read for the last time.
+struct Lender {
+  u32 at;  // before this block; ~0: never, or done
+
+  static __device__ __forceinline__ Lender of(u32 blocks) {
+    const u32 rest = blocks % kStages;
+    return {rest > kStages - plan::kPartialStages ? blocks : blocks - rest};
+  }
+
+  // All blocks before `block` have been read.
+  __device__ __forceinline__ void reach(u32 block) {
+    if (kSplit && block >= at) {
+      cluster::arrive_relaxed();
+      at = ~0u;
+    }
+  }
+};
 
 }  // namespace dsak::low_head

@@ -59,12 +59,8 @@ struct Consumer {
     Statistics statistics;
     statistics.reset();
     const bool combines = kSplit && cluster::size() > 1;
-    // Before which block the cluster may write to this CTA's last stages.
-    const u32 lends_at = combines ? first_block_without_last_stages(blocks) : ~0u;
-    const auto lend = [&](u32 block) {
-      if (kSplit && block == lends_at) cluster::arrive_relaxed();
-    };
-    Blocks{smem, warp, lane, g, t}.attend(total, statistics, blocks, factor, lend);
+    Lender lender = combines ? Lender::of(blocks) : Lender{~0u};
+    Blocks{smem, warp, lane, g, t}.attend(total, statistics, blocks, factor, [&](u32 block) { lender.reach(block); });
     total_statistics(statistics, smem, warp, g, t);
     Frames frames;
     frames.load(smem, t);
