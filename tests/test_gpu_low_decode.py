@@ -19,9 +19,10 @@ from tests.attention import BF16, FP8, Case, check_nans  # noqa: E402
 NAMES = {
     FP8: {
         1: "h8_c11",
-        4: "h8_c8",
+        4: "h8_c9",
         5: "h16_c11",
-        8: "h16_c8",
+        8: "h16_c9",
+        12: "h16_c8",
         16: "h16_c6",
         30: "h16_c7",
         50: "h16_c4",
@@ -29,10 +30,22 @@ NAMES = {
         300: "h16_c1",
         700: "h16",
     },
-    BF16: {1: "h8_c11", 4: "h16_c11", 8: "h16_c9", 16: "h16_c6", 25: "h16_c4", 40: "h16_c3", 64: "h16_c2", 300: "h16_c1", 700: "h16"},
+    BF16: {
+        1: "h8_c11",
+        4: "h8_c9",
+        5: "h16_c11",
+        8: "h16_c9",
+        12: "h16_c8",
+        16: "h16_c6",
+        25: "h16_c4",
+        40: "h16_c3",
+        64: "h16_c2",
+        300: "h16_c1",
+        700: "h16",
+    },
 }
 """For a number of tokens with 16 heads and 2051 columns: the tile and the cluster size that the tables give them at 132 SMs."""
-TOKENS = (1, 4, 5, 8, 16, 30, 40, 50, 64, 150, 300, 700)
+TOKENS = (1, 4, 5, 8, 12, 16, 30, 40, 50, 64, 150, 300, 700)
 """Every size of cluster, and none."""
 FEW = (1, 8, 16, 30, 40, 64)
 dtypes = pytest.mark.parametrize("dtype", [FP8, BF16], ids=["fp8", "bf16"])
@@ -80,13 +93,17 @@ def test_split_borders(T, topk, dtype):
 
 @dtypes
 @pytest.mark.parametrize("T", FEW)
-def test_fewer_keys_than_blocks(T, dtype):
-    case = decode(T=T, dtype=dtype)
+@pytest.mark.parametrize("D", [512, 576])
+def test_fewer_keys_than_blocks(D, T, dtype):
+    case = decode(T=T, D=D, dtype=dtype)
     case.indices[:, 1:] = -1  # one key: every other share is empty
     case.indices[0] = -1
     case.indices[-1, :-1] = -1
     check(case.run())
-    case = decode(T=T, dtype=dtype)
+    case = decode(T=T, D=D, dtype=dtype)
+    case.indices[:, 64:1984] = -1  # runs of empty blocks between others
+    check(case.run())
+    case = decode(T=T, D=D, dtype=dtype)
     case.length = torch.arange(T, dtype=torch.int32, device="cuda") % 70
     check(case.run())
     case.sink = torch.linspace(-4, 4, 16, device="cuda")

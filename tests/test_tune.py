@@ -88,7 +88,7 @@ def test_trials_are_what_explain_accepts_and_each_launches_its_own(tmp_path, dri
         assert "tuned1_low_d576_h16_c2: chosen" in opened.explain(DECODE.name, **given)
     trials = Trials(DECODE.name, [whole], tmp_path / "trials")
     found = trials.explain(given)
-    assert found.accepted == (*(f"low_d576_h16_c{n}" for n in (8, 6, 7, 4, 2, 1)), "low_d576_h16", "fp8_sm90_d576_split")
+    assert found.accepted == (*(f"low_d576_h16_c{n}" for n in (9, 8, 6, 7, 4, 2, 1)), "low_d576_h16", "fp8_sm90_d576_split")
     assert (found.units, found.scalars["precision"]) == (132, "'high'")
     declared = {c.name: c for c in DECODE.candidates}
     for name in found.accepted:
@@ -153,7 +153,7 @@ def test_the_loop_times_what_is_accepted_and_proposes_runs_of_what_wins(tmp_path
     trials.close()
     assert [T for T, _ in timer.seen] == [1, 8, 16, 32, 64, 128]
     assert all({"low_d576_h16", row.default} <= set(names) for row, (_, names) in zip(rows, timer.seen, strict=True))
-    assert [row.default for row in rows] == ["low_d576_h8_c16", *(f"low_d576_h16_c{n}" for n in (8, 6, 7, 2, 2))]
+    assert [row.default for row in rows] == ["low_d576_h8_c16", *(f"low_d576_h16_c{n}" for n in (9, 6, 7, 2, 2))]
     assert [row.first for row in rows] == [None, *["low_d576_h16_c1"] * 3, None, None]
     (entry,) = tune.proposals(rows, MEASURED)
     calls = "T >= 8 and T <= 32 and H == 16 and D == 576 and topk >= 1024 and topk <= 4096 and precision == 'high' and sm_count == 132"
@@ -221,7 +221,7 @@ def test_what_is_written_is_what_the_next_build_takes_first(tmp_path, driver, co
     file = tmp_path / DECODE.name / tuning.FILE
     done = command("--shapes", "T=8,16,64")
     assert done.exit_code == 0 and not file.exists(), done.output
-    assert "low_d576_h16_c1 9.00" in done.output and "low_d576_h16_c8 (default) 10.00" in done.output
+    assert "low_d576_h16_c1 9.00" in done.output and "low_d576_h16_c9 (default) 10.00" in done.output
     assert (
         "1 entries, where another candidate is more than 3% faster than the default:\n  low_d576_h16_c1 first when T >= 8 and T <= 16"
         in done.output

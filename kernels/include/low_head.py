@@ -18,13 +18,14 @@ SHARED = 232448
 """Bytes of shared memory that a block of threads may have."""
 
 
-def shared_bytes(d: int, heads: int, stages: int, dtype: str) -> int:
+def shared_bytes(d: int, heads: int, stages: int, dtype: str, teams: int = 1) -> int:
     """The kernel's shared-memory plan; its source asserts the same sum."""
     size = shared.SIZES[dtype]
     stage, pieces = (8 * (8 * d + 16), 1) if dtype == "fp8" else (KEYS * d * size, PRODUCER_WARPS)
     overlaps = dtype == "bf16" and stages >= 3
     query, probability, frames = heads * d * size, KEYS * 2 * heads * (1 + overlaps), 5 * heads * 4
-    return stages * stage + query + probability + frames + (16 + 8 * pieces) * stages + 16
+    statistics = 32 * heads if teams > 1 else 0
+    return stages * stage + query + teams * (probability + frames + statistics + 8) + (16 + 8 * pieces) * stages + 8
 
 
 def stages(d: int, heads: int, dtype: str, split: bool) -> int:
@@ -37,7 +38,7 @@ def stages(d: int, heads: int, dtype: str, split: bool) -> int:
 
 
 def kernel(
-    source: str, entry: str, d: int, heads: int, rope_tensor: bool, split: bool = False, stages: int = 2, dtype: str = "fp8"
+    source: str, entry: str, d: int, heads: int, rope_tensor: bool, split: bool = False, stages: int = 2, dtype: str = "fp8", teams: int = 1
 ) -> Kernel:
     rope = "q_rope" if rope_tensor else "q"
     bf16 = dtype == "bf16"
@@ -53,7 +54,14 @@ def kernel(
             i32("s_kv", "min(s_kv, 2147483647)"),
             f32("sm_scale"),
         ),
-        constants={"DSAK_D": d, "DSAK_HEADS": heads, "DSAK_SPLIT": int(split), "DSAK_STAGES": stages, "DSAK_BF16": int(bf16)},
-        options={"threads": THREADS, "shared": shared_bytes(d, heads, stages, dtype)},
+        constants={
+            "DSAK_D": d,
+            "DSAK_HEADS": heads,
+            "DSAK_SPLIT": int(split),
+            "DSAK_STAGES": stages,
+            "DSAK_BF16": int(bf16),
+            **({"DSAK_TEAMS": teams} if teams > 1 else {}),
+        },
+        options={"threads": THREADS + 128 * (teams - 1), "shared": shared_bytes(d, heads, stages, dtype, teams)},
         promises=(r"HGMMA\.64x\d+x16\.F32\.BF16", r"LDGSTS") if bf16 else (r"QGMMA", r"UBLKCP"),
     )

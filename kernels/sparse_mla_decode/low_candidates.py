@@ -38,6 +38,7 @@ CLUSTERS = {
     "fp8": (
         Cluster(16, "* 20 <= sm_count"),
         Cluster(11, "* 20 <= sm_count"),
+        Cluster(9, "* 16 <= sm_count"),
         Cluster(8, "* 9 <= sm_count"),
         Cluster(6, "* 6 < sm_count"),
         Cluster(7, "* 7 <= 2 * sm_count - 14"),
@@ -49,7 +50,8 @@ CLUSTERS = {
     "bf16": (
         Cluster(16, "* 20 <= sm_count"),
         Cluster(11, "* 20 <= sm_count"),
-        Cluster(9, "* 9 <= sm_count"),
+        Cluster(9, "* 16 <= sm_count"),
+        Cluster(8, "* 9 <= sm_count"),
         Cluster(6, "* 6 < sm_count"),
         Cluster(4, "* 14 <= 3 * sm_count"),
         Cluster(3, "* 22 <= 7 * sm_count"),
@@ -57,17 +59,24 @@ CLUSTERS = {
         Cluster(1, "<= 4 * sm_count"),
     ),
 }
-HEADS = {
-    "fp8": {8: "(H <= 8 or T * cdiv(H, 8) * 16 <= sm_count)", 16: "(H <= 16 or T * cdiv(H, 16) * 2 <= sm_count)", 32: "H > 16"},
-    "bf16": {8: "(H <= 8 or T * cdiv(H, 8) * 18 <= sm_count)", 16: "(H <= 16 or T * cdiv(H, 16) * 3 <= sm_count)", 32: "H > 16"},
-}
-"""Which calls a tile serves, in the order of the tiles."""
+NARROW = {("fp8", 512): 8, ("fp8", 576): 16, ("bf16", 512): 16, ("bf16", 576): 16}
+"""SMs for every item of a tile of 8 heads, from which on that tile serves more than 8 heads."""
+MIDDLE = {"fp8": 2, "bf16": 3}
+"""Likewise for the tile of 16 heads."""
+
+
+def heads(tile: int, dtype: str, d: int) -> str:
+    """Which calls a tile serves that no narrower one does."""
+    if tile == 32:
+        return "H > 16"
+    share = NARROW[dtype, d] if tile == 8 else MIDDLE[dtype]
+    return f"(H <= {tile} or T * cdiv(H, {tile}) * {share} <= sm_count)"
 
 
 def candidates(dtype: str) -> tuple[Candidate, ...]:
     prefix = {"fp8": "low", "bf16": "low_bf16"}[dtype]
     found: list[Candidate] = []
-    for tile, heads in HEADS[dtype].items():
+    for tile in low_head.TILES:
         items = f"T * cdiv(H, {tile})"
         for place, rope, q_rope, where in shared.PLACES:
             d = 576 if rope else 512
@@ -82,7 +91,9 @@ def candidates(dtype: str) -> tuple[Candidate, ...]:
                     continue
                 launch = Launch(kernel(cluster.stages or usual), (f"T * {cluster.size}", f"cdiv(H, {tile})", 1), (cluster.size, 1, 1))
                 suffix = f"_c{cluster.size}" + (f"_s{cluster.stages}" if cluster.stages else "")
-                found.append(Candidate(name + suffix, ("sm90",), f"{where} and {heads} and {cluster.when(items)}", (launch,)))
+                found.append(
+                    Candidate(name + suffix, ("sm90",), f"{where} and {heads(tile, dtype, d)} and {cluster.when(items)}", (launch,))
+                )
             launch = Launch(kernel(low_head.stages(d, tile, dtype, split=False), split=False), ("T", f"cdiv(H, {tile})", 1))
-            found.append(Candidate(name, ("sm90",), f"{where} and {heads}", (launch,)))
+            found.append(Candidate(name, ("sm90",), f"{where} and {heads(tile, dtype, d)}", (launch,)))
     return tuple(found)

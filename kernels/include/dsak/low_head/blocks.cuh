@@ -1,4 +1,4 @@
-// The consumer's loop over the key blocks of a CTA.
+// A team's loop over its key blocks: those of the CTA, or every other one where there are two teams.
 //
 //   in turn       S n | softmax n -> P, barrier | O += V^T P^T | S n+1 ...
 //   overlapping   S n+1, O += V^T P^T of n | softmax n+1 meanwhile -> the other P, barrier | S n+2 ...
@@ -16,7 +16,7 @@
 namespace dsak::low_head {
 
 struct Blocks {
-  const u32 smem, warp, lane, g, t;
+  const Member& me;
 
   // A block that selects a row, and where it lies.
   struct Block {
@@ -27,16 +27,17 @@ struct Blocks {
   };
 
   __device__ __forceinline__ void give_back(const Block& block, u32 piece) const {
-    mbarrier::arrive_for_warp(smem + plan::kEmpty + 8 * (block.slot() * plan::kPieces + piece), lane == 0);
+    mbarrier::arrive_for_warp(me.smem + plan::kEmpty + 8 * (block.slot() * plan::kPieces + piece), me.lane == 0);
   }
 
-  // The first block from `number` on that selects a row, once its rows are there; number == end if there is none before `end`.
+  // The first block from `number` on that selects a row, once its rows are there; none before `end`: a number of `end` or
+  // beyond. A team looks at its own blocks.
   __device__ __forceinline__ Block wait_from(u32 number, u32 end) const {
     Block block{number, 0, 0};
 #pragma unroll 1
-    for (; block.number < end; ++block.number) {
-      mbarrier::wait(smem + plan::kFull + 8 * block.slot(), (block.number / kStages) & 1);
-      shared::load(block.valid_low, block.valid_high, smem + plan::kValid + 8 * block.slot());
+    for (; block.number < end; block.number += kTeams) {
+      mbarrier::wait(me.smem + plan::kFull + 8 * block.slot(), (block.number / kStages) & 1);
+      shared::load(block.valid_low, block.valid_high, me.smem + plan::kValid + 8 * block.slot());
       if ((block.valid_low | block.valid_high) != 0) break;
 #pragma unroll
       for (u32 i = 0; i < plan::kPieces; ++i) give_back(block, i);
@@ -48,7 +49,7 @@ struct Blocks {
   __device__ __forceinline__ void to_logits(Scores& s, float factor, const Block& block) const {
 #pragma unroll
     for (u32 i = 0; i < kHeads / 2; ++i) s[i] *= factor;
-    if ((block.valid_low & block.valid_high) != ~0u) mask_scores(s, block.valid_low, block.valid_high, warp, g);
+    if ((block.valid_low & block.valid_high) != ~0u) mask_scores(s, block.valid_low, block.valid_high, me.warp, me.g);
   }
 
   // Softmax of a block: P to shared memory, sums to `statistics`; older sums into the frame of the block. `before_barrier` runs
@@ -58,18 +59,18 @@ struct Blocks {
                                         const Before& before_barrier) const {
     statistics.note_maxima(logits);
     float sums[kOwn];
-    store_probabilities(sums, logits, frames, p, warp, lane);
+    store_probabilities(sums, logits, frames, p, me.warp, me.lane);
     before_barrier();
 #pragma unroll 1
-    while (consumer_barrier_any(statistics.exceed(frames))) {  // not at all, or once where a frame moves
+    while (team_barrier_any(me.team, statistics.exceed(frames))) {  // not at all, or once where a frame moves
       float rescale[kOwn];
-      statistics.move_frames(rescale, frames, smem, warp, g, t);
-      frames.load(smem, t);
+      statistics.move_frames(rescale, frames, me);
+      frames.load(me.memory, me.t);
 #pragma unroll
       for (u32 c = 0; c < kChunks; ++c)
 #pragma unroll
         for (u32 i = 0; i < kHeads / 2; ++i) total[c][i] *= rescale[(i >> 2) * 2 + (i & 1)];
-      store_probabilities(sums, logits, frames, p, warp, lane);
+      store_probabilities(sums, logits, frames, p, me.warp, me.lane);
     }
 #pragma unroll
     for (u32 i = 0; i < kOwn; ++i) statistics.sum[i] += sums[i];
@@ -89,39 +90,40 @@ struct Blocks {
   template <class Reach>
   __device__ __forceinline__ void attend_in_turn(Output& total, Statistics& statistics, u32 blocks, float factor,
                                                  const Reach& reach) const {
-    const u32 keys = smem + plan::kRows + key_offset(warp, lane), values = smem + plan::kRows + value_offset(warp, lane);
-    const u32 p = smem + plan::kProbability;
+    const u32 keys = me.smem + plan::kRows + key_offset(me.warp, me.lane),
+              values = me.smem + plan::kRows + value_offset(me.warp, me.lane);
+    const u32 p = me.memory + plan::kProbability, p_empty = me.smem + plan::kProbabilityEmpty + 8 * me.team;
     u32 done = 0;  // blocks that selected a row
 #pragma unroll 1
-    for (u32 n = 0; n < blocks; ++n) {
+    for (u32 n = me.team; n < blocks; n += kTeams) {
       reach(n);
       const Block block = wait_from(n, blocks);
       n = block.number;
-      if (n == blocks) break;
+      if (n >= blocks) break;
       Scores s;
       Frames frames;
-      multiply_keys(s, keys + block.offset(), smem, [&] {
-        if constexpr (kLoadEarly) frames.load(smem, t);
+      multiply_keys(s, keys + block.offset(), me.smem, [&] {
+        if constexpr (kLoadEarly) frames.load(me.memory, me.t);
         // Until the products of the block before have read P in all four warps.
-        mbarrier::wait(smem + plan::kProbabilityEmpty, (done++ & 1) ^ 1);
+        mbarrier::wait(p_empty, (done++ & 1) ^ 1);
       });
       to_logits(s, factor, block);
-      if constexpr (!kLoadEarly) frames.load(smem, t);
+      if constexpr (!kLoadEarly) frames.load(me.memory, me.t);
       ValueFragments v;
       weigh(total, statistics, s, frames, p, [&] {
         if constexpr (kLoadEarly) load_first_values(v, values + block.offset());
       });
       if constexpr (!kLoadEarly) load_first_values(v, values + block.offset());
       multiply_values(total, v, values + block.offset(), p, [&](u32 i) { give_back(block, i); });
-      mbarrier::arrive_for_warp(smem + plan::kProbabilityEmpty, lane == 0);
+      mbarrier::arrive_for_warp(p_empty, me.lane == 0);
     }
   }
 
   template <class Reach>
   __device__ __forceinline__ void attend_overlapping(Output& total, Statistics& statistics, u32 blocks, float factor,
                                                      const Reach& reach) const {
-    const u32 rows = smem + plan::kRows;
-    const u32 first_p = smem + plan::kProbability, second_p = first_p + plan::kProbabilityBytes;
+    const u32 rows = me.smem + plan::kRows;
+    const u32 first_p = me.memory + plan::kProbability, second_p = first_p + plan::kProbabilityBytes;
     u32 p = first_p, n = 0;
     Scores s;
     Frames frames;
@@ -130,8 +132,8 @@ struct Blocks {
       reach(n);
       Block block = wait_from(n, blocks);
       if (block.number == blocks) break;
-      start_keys(s, rows + block.offset(), smem);
-      frames.load(smem, t);
+      start_keys(s, rows + block.offset(), me.smem);
+      frames.load(me.memory, me.t);
       finish_keys<0>(s);
       to_logits(s, factor, block);
       p = first_p + second_p - p;
@@ -142,9 +144,9 @@ struct Blocks {
         n = min(blocks, block.number + kStages);
         const Block next = wait_from(block.number + 1, n);
         if (next.number == n) break;
-        start_keys(s, rows + next.offset(), smem);
+        start_keys(s, rows + next.offset(), me.smem);
         start_values(total, rows + block.offset(), p);
-        frames.load(smem, t);
+        frames.load(me.memory, me.t);
         finish_keys<kKeys / 16>(s);
         to_logits(s, factor, next);
         p = first_p + second_p - p;

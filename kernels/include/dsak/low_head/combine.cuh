@@ -21,7 +21,7 @@ namespace dsak::low_head {
 struct Combine {
   const Arguments& args;
   const Share& share;
-  const u32 smem, warp, g, t;
+  const Member& me;
 
   // Of `splits` CTAs: how many groups of columns have an owner below `rank`. By counting lanes, a lane for each group.
   static __device__ __forceinline__ u32 groups_below(u32 rank, u32 splits) {
@@ -31,16 +31,17 @@ struct Combine {
   // Bytes that a CTA receives; one warp calls this. The barrier is armed before the cluster's barrier lets anybody send.
   static __device__ __forceinline__ void expect(u32 smem, const Share& share) {
     const u32 groups = groups_below(share.split + 1, share.splits) - groups_below(share.split, share.splits);
-    if ((threadIdx.x & 31) == 0) mbarrier::arrive_expecting(smem + plan::kPartials, share.splits * kHeads * (groups * 32 + 16));
+    if ((threadIdx.x & 31) == 0)
+      mbarrier::arrive_expecting(smem + plan::kPartials, kTeams * share.splits * kHeads * (groups * 32 + 16));
   }
 
-  // Where eight numbers of (source CTA, head) lie in the shared memory of the CTA that owns their columns; `piece` counts
+  // Where eight numbers of (source, head) lie in the shared memory of the CTA that owns their columns; `piece` counts
   // eights. `pitch` is the pieces of a source, at least those of any owner.
   __device__ __forceinline__ u32 output_place(u32 source, u32 head, u32 piece, u32 pitch) const {
-    return smem + plan::kPartialOutputs + ((source * pitch + piece) * kHeads + head) * 16;
+    return me.smem + plan::kPartialOutputs + ((source * pitch + piece) * kHeads + head) * 16;
   }
   __device__ __forceinline__ u32 statistics_place(u32 source, u32 head) const {
-    return smem + plan::kPartialStatistics + (source * kHeads + head) * 16;
+    return me.smem + plan::kPartialStatistics + (source * kHeads + head) * 16;
   }
 
   // Partial outputs: FP8 rows have no mean beyond 448, and halves keep 11 bits of it; BF16 rows have no such bound.
@@ -55,21 +56,21 @@ struct Combine {
   }
 
   __device__ __forceinline__ void send(const Output& total, const Statistics& statistics, const Frames& frames) const {
-    const u32 pitch = groups_below(1, share.splits);
+    const u32 pitch = groups_below(1, share.splits), source = kTeams * share.split + me.team;
     float factor[kOwn];
 #pragma unroll
     for (u32 i = 0; i < kOwn; ++i) factor[i] = statistics.sum[i] != 0.f ? __fdividef(1.f, statistics.sum[i]) : 0.f;
 #pragma unroll
     for (u32 c = 0; c < kChunks; ++c) {
-      const u32 group = 4 * c + warp, owner = group * share.splits / 32, first = groups_below(owner, share.splits);
-      const u32 barrier = cluster::map(smem + plan::kPartials, owner);
+      const u32 group = 4 * c + me.warp, owner = group * share.splits / 32, first = groups_below(owner, share.splits);
+      const u32 barrier = cluster::map(me.smem + plan::kPartials, owner);
       u32 words[kOwn];
       Columns::pack(words, total[c], factor, pack);
-      Columns::gather(words, g);
+      Columns::gather(words, me.g);
 #pragma unroll
       for (u32 i = 0; i < kOwn; i += 4) {
         const u32 place =
-            output_place(share.split, head_of(i + Columns::head(g), t), group - first, pitch) + 2 * Columns::column(g);
+            output_place(source, head_of(i + Columns::head(me.g), me.t), group - first, pitch) + 2 * Columns::column(me.g);
         if constexpr (kOwn == 2)
           cluster::store_async(cluster::map(place, owner), words[0], words[1], barrier);
         else
@@ -78,12 +79,12 @@ struct Combine {
     }
     // Totals are the same in all lanes of equal t and in all warps: warp w sends own heads w, w + 4, ..., lane g to every
     // eighth CTA.
-    for (u32 owner = g; owner < share.splits; owner += 8) {
-      const u32 barrier = cluster::map(smem + plan::kPartials, owner);
+    for (u32 owner = me.g; owner < share.splits; owner += 8) {
+      const u32 barrier = cluster::map(me.smem + plan::kPartials, owner);
 #pragma unroll
       for (u32 i = 0; i < kOwn; ++i)
-        if ((i & 3) == warp)
-          cluster::store_async(cluster::map(statistics_place(share.split, head_of(i, t)), owner),
+        if ((i & 3) == me.warp)
+          cluster::store_async(cluster::map(statistics_place(source, head_of(i, me.t)), owner),
                                __float_as_uint(statistics.sum[i]), __float_as_uint(frames.of[i]),
                                __float_as_uint(statistics.maximum[i]), 0u, barrier);
     }
@@ -108,13 +109,13 @@ struct Combine {
       if (static_cast<i32>(local) >= share.heads) continue;
       const i32 head = share.first_head + static_cast<i32>(local);
       float frame = kEmptyFrame, maximum = negative_infinity(), sum = 0.f, out[8] = {};
-      for (u32 s = 0; s < share.splits; ++s) {
+      for (u32 s = 0; s < kTeams * share.splits; ++s) {
         const Source source = load_statistics(s, local);
         frame = fmaxf(frame, source.frame);
         maximum = fmaxf(maximum, source.maximum);
       }
 #pragma unroll 8
-      for (u32 s = 0; s < share.splits; ++s) {
+      for (u32 s = 0; s < kTeams * share.splits; ++s) {
         const Source source = load_statistics(s, local);
         u32 pairs[4];
         shared::load(pairs[0], pairs[1], pairs[2], pairs[3], output_place(s, local, group, pitch) + 16 * half);
@@ -142,7 +143,7 @@ struct Combine {
   __device__ __forceinline__ void run(const Output& total, const Statistics& statistics, const Frames& frames) const {
     cluster::wait();
     send(total, statistics, frames);
-    mbarrier::wait(smem + plan::kPartials, 0);
+    mbarrier::wait(me.smem + plan::kPartials, 0);
     finish();
   }
 };

@@ -37,7 +37,7 @@ namespace dsak::low_head {
 struct Consumer {
   const Arguments& args;
   const u32 smem;
-  const u32 warp = threadIdx.x >> 5, lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3;
+  const Member me{smem};
 
   // Octaves per unit of a raw score.
   __device__ __forceinline__ float score_factor() const {
@@ -49,7 +49,7 @@ struct Consumer {
   __device__ __forceinline__ void run(u32 blocks) const {
     const float factor = score_factor();
     finish_query();
-    Frames::clear(smem);
+    Frames::clear(me.memory);
     consumer_barrier();
     Output total;
 #pragma unroll
@@ -58,17 +58,17 @@ struct Consumer {
       for (u32 i = 0; i < kHeads / 2; ++i) total[c][i] = 0.f;
     Statistics statistics;
     statistics.reset();
-    const bool combines = kSplit && cluster::size() > 1;
+    const bool combines = kTeams > 1 || (kSplit && cluster::size() > 1);
     Lender lender = combines ? Lender::of(blocks) : Lender{~0u};
-    Blocks{smem, warp, lane, g, t}.attend(total, statistics, blocks, factor, [&](u32 block) { lender.reach(block); });
-    total_statistics(statistics, smem, warp, g, t);
+    Blocks{me}.attend(total, statistics, blocks, factor, [&](u32 block) { lender.reach(block); });
+    total_statistics(statistics, me);
     Frames frames;
-    frames.load(smem, t);
+    frames.load(me.memory, me.t);
     const Share share = Share::of_this_cta(args);
     if (combines)
-      Combine{args, share, smem, warp, g, t}.run(total, statistics, frames);
+      Combine{args, share, me}.run(total, statistics, frames);
     else
-      store_results(total, statistics, frames, args, share, warp, g, t);
+      store_results(total, statistics, frames, args, share, me);
   }
 };
 
@@ -77,7 +77,7 @@ __device__ __forceinline__ void run(const Arguments& args) {
   const u32 smem = shared::address_of(dynamic_shared);
   const Share share = Share::of_this_cta(args);
   // Through a shuffle, so that ptxas knows the roles to be uniform: wgmma under a branch it thinks divergent is serialised.
-  const bool produces = __shfl_sync(~0u, threadIdx.x >> 7, 0) != 0;
+  const bool produces = __shfl_sync(~0u, threadIdx.x / kTeamThreads, 0) == kTeams;
   // The first indices and Q are on their way while the barriers are set up.
   BlockIndices first{-1, -1};
   if (produces)
@@ -87,13 +87,14 @@ __device__ __forceinline__ void run(const Arguments& args) {
   if (threadIdx.x == 0) {
     for (u32 i = 0; i < kStages; ++i) mbarrier::init(smem + plan::kFull + 8 * i, RowCopies::kArrivals);
     for (u32 i = 0; i < kStages * plan::kPieces; ++i)
-      mbarrier::init(smem + plan::kEmpty + 8 * i, kConsumerThreads / 32 * mbarrier::kArrivalsPerWarp);
-    mbarrier::init(smem + plan::kProbabilityEmpty, kConsumerThreads / 32 * mbarrier::kArrivalsPerWarp);
+      mbarrier::init(smem + plan::kEmpty + 8 * i, kTeamThreads / 32 * mbarrier::kArrivalsPerWarp);
+    for (u32 i = 0; i < kTeams; ++i)
+      mbarrier::init(smem + plan::kProbabilityEmpty + 8 * i, kTeamThreads / 32 * mbarrier::kArrivalsPerWarp);
     if constexpr (kSplit) mbarrier::init(smem + plan::kPartials, 1);
     mbarrier::fence_init();
   }
   if constexpr (kSplit) {
-    if (share.splits > 1 && threadIdx.x < 32) Combine::expect(smem, share);
+    if ((kTeams > 1 || share.splits > 1) && threadIdx.x < 32) Combine::expect(smem, share);
   }
   __syncthreads();
   if (produces) {

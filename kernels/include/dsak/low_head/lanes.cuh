@@ -8,6 +8,14 @@
 
 namespace dsak::low_head {
 
+// A thread among the consumers. `memory` is where its team's P, frames and statistics lie, as if it were the first team.
+struct Member {
+  const u32 smem;
+  const u32 team = kTeams == 1 ? 0 : threadIdx.x / kTeamThreads, warp = (threadIdx.x % kTeamThreads) >> 5,
+            lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3;
+  const u32 memory = smem + team * plan::kTeamBytes;
+};
+
 constexpr u32 kOwn = 2 * kHeadGroups;  // heads of a thread: own head i is head_of(i)
 __device__ __forceinline__ u32 head_of(u32 i, u32 t) { return (i >> 1) * 8 + 2 * t + (i & 1); }
 

@@ -28,6 +28,11 @@
 #ifndef DSAK_STAGES
 #define DSAK_STAGES 2
 #endif
+// Consumer warpgroups, which take the CTA's key blocks in turn; more than one only where a cluster's CTAs combine their
+// results.
+#ifndef DSAK_TEAMS
+#define DSAK_TEAMS 1
+#endif
 // Whether a cluster of CTAs shares the keys of a token.
 #ifndef DSAK_SPLIT
 #define DSAK_SPLIT 0
@@ -56,7 +61,12 @@ constexpr u32 kStages = DSAK_STAGES;
 #endif
 constexpr bool kOverlap = kBf16 && kStages >= 3 && DSAK_OVERLAP;
 constexpr u32 kProducerWarps = 4;
-constexpr u32 kConsumerThreads = 128;
+constexpr u32 kTeams = DSAK_TEAMS;
+constexpr u32 kTeamThreads = 128;
+constexpr u32 kConsumerThreads = kTeams * kTeamThreads;
+static_assert(kTeams == 1 || (kTeams == 2 && kSplit && !kBf16), "DSAK_TEAMS must be 1, or 2 for the split FP8 kernel");
+// A stage always serves the same team: one that waited for every other of its phases could take an old one for the next.
+static_assert(kStages % kTeams == 0, "DSAK_STAGES must be a multiple of DSAK_TEAMS");
 constexpr u32 kThreads = kConsumerThreads + 32 * kProducerWarps;
 
 constexpr float kLn2 = 0.693147180559945f;
@@ -116,20 +126,23 @@ constexpr u32 kQuery = kRows + kStages * kStage;
 constexpr u32 kProbability = kQuery + kQueryBytes;
 constexpr u32 kFrameMax = kProbability + kProbabilities * kProbabilityBytes;  // 4 warps x kHeads floats: running maxima
 constexpr u32 kFrame = kFrameMax + 16 * kHeads;                               // kHeads floats
-constexpr u32 kValid = kFrame + 4 * kHeads;                                   // per stage: 64 validity bits
-constexpr u32 kFull = kValid + 8 * kStages;                                   // barriers from here on
+// The second team's P and frames lie behind the first's, and so do both teams' statistics; one team's statistics lie over Q,
+// which nobody reads when they are made.
+constexpr u32 kOwnStatistics = kFrame + 4 * kHeads;
+constexpr u32 kTeamBytes = kOwnStatistics + (kTeams > 1 ? 4 * 2 * kHeads * 4 : 0) - kProbability;
+constexpr u32 kStatistics = kTeams > 1 ? kOwnStatistics : kQuery;
+static_assert(4 * 2 * kHeads * 4 <= kQueryBytes, "statistics fit over Q");
+constexpr u32 kValid = kProbability + kTeams * kTeamBytes;  // per stage: 64 validity bits
+constexpr u32 kFull = kValid + 8 * kStages;                 // barriers from here on
 constexpr u32 kEmpty = kFull + 8 * kStages;
 constexpr u32 kProbabilityEmpty = kEmpty + 8 * kStages * kPieces;
-constexpr u32 kPartials = kProbabilityEmpty + 8;  // the cluster's partial results have arrived
+constexpr u32 kPartials = kProbabilityEmpty + 8 * kTeams;  // the cluster's partial results have arrived
 constexpr u32 kTotal = kPartials + 8;
 
-// Used when the keys are done. Statistics of the four warps lie over Q.
-constexpr u32 kStatistics = kQuery;
-static_assert(4 * 2 * kHeads * 4 <= kQueryBytes, "statistics fit over Q");
 // Partial results of the cluster, over the last stages: 16-bit outputs of up to 48 x 16 columns (splits times the most that a
-// CTA owns: 512 columns and rounding up), then 16 bytes of statistics per source and head.
-constexpr u32 kPartialOutputBytes = kHeads * 48 * 16 * 2;
-constexpr u32 kPartialBytes = kPartialOutputBytes + 16 * kHeads * 16;
+// CTA owns: 512 columns and rounding up), then 16 bytes of statistics per source and head. A team is a source.
+constexpr u32 kPartialOutputBytes = kTeams * kHeads * 48 * 16 * 2;
+constexpr u32 kPartialBytes = kPartialOutputBytes + kTeams * 16 * kHeads * 16;
 constexpr u32 kPartialStages = (kPartialBytes + kStage - 1) / kStage;
 constexpr u32 kPartialOutputs = kRows + (kStages - kPartialStages) * kStage;
 constexpr u32 kPartialStatistics = kPartialOutputs + kPartialOutputBytes;
@@ -140,11 +153,12 @@ static_assert(kQuery % 128 == 0 && kValid % 8 == 0, "alignment of vector loads")
 }  // namespace plan
 
 // Three CTAs on an SM where shared memory (228 KiB, of which every CTA costs 1 KiB more) and registers allow it: the latencies
-// of one hide behind the other two. A CTA with BF16 rows has the SM to itself.
+// of one hide behind the other two. A CTA with BF16 rows or two teams has the SM to itself.
 constexpr bool fits(u32 ctas) { return ctas * (plan::kTotal + 1024) <= 233472; }
-constexpr u32 kCtasPerSm = kHeads <= 16 && fits(3) ? 3 : fits(2) ? 2 : 1;
+constexpr u32 kCtasPerSm = kTeams > 1 ? 1 : kHeads <= 16 && fits(3) ? 3 : fits(2) ? 2 : 1;
 // Two registers fewer are usable. The launch allots the cap below, a multiple of 8, to all eight warps alike.
 constexpr u32 kLaunchRegisters = 65536 / (kCtasPerSm * kThreads) / 8 * 8;
+static_assert(kCtasPerSm == 1 || kTeams == 1, "the registers are dealt out for one team");
 constexpr int kProducerRegisters = kCtasPerSm == 3 ? 24 : 40;
 constexpr int kConsumerRegisters = kCtasPerSm == 3 ? 136 : 216;
 static_assert(kProducerWarps == 4 && kProducerRegisters + kConsumerRegisters <= 2 * kLaunchRegisters,

@@ -1,4 +1,4 @@
-// From a CTA's sums to results: totals over its warps, and the output of a CTA that had all keys of its token.
+// From sums to results: totals over the warps of a team, and the output of a CTA that had all keys of its token.
 #pragma once
 
 #include "dsak/convert.cuh"
@@ -11,20 +11,20 @@
 
 namespace dsak::low_head {
 
-// Makes the sums and maxima of `statistics` those of all keys of the CTA, in every thread.
-__device__ __forceinline__ void total_statistics(Statistics& statistics, u32 smem, u32 warp, u32 g, u32 t) {
-  consumer_barrier();  // the statistics lie over Q, which nobody reads from here on
+// Makes the sums and maxima of `statistics` those of all keys of the team, in each of its threads.
+__device__ __forceinline__ void total_statistics(Statistics& statistics, const Member& me) {
+  team_barrier(me.team);  // statistics that lie over Q: nobody reads that from here on
   const auto place = [&](u32 kind, u32 w, u32 i) {
-    return smem + plan::kStatistics + 4 * ((kind * 4 + w) * kHeads + head_of(i, t));
+    return me.memory + plan::kStatistics + 4 * ((kind * 4 + w) * kHeads + head_of(i, me.t));
   };
 #pragma unroll
   for (u32 i = 0; i < kOwn; ++i) {
     const float sum = column_sum(statistics.sum[i]), maximum = column_max(statistics.maximum[i]);
-    if (g != 0) continue;
-    shared::store(place(0, warp, i), sum);
-    shared::store(place(1, warp, i), maximum);
+    if (me.g != 0) continue;
+    shared::store(place(0, me.warp, i), sum);
+    shared::store(place(1, me.warp, i), maximum);
   }
-  consumer_barrier();
+  team_barrier(me.team);
 #pragma unroll
   for (u32 i = 0; i < kOwn; ++i) {
     statistics.sum[i] = (shared::load_f32(place(0, 0, i)) + shared::load_f32(place(0, 1, i))) +
@@ -57,21 +57,21 @@ __device__ __forceinline__ void store_logit_statistics(const Arguments& args, i3
 
 // Output straight from registers, in sectors of 32 bytes. `total` is the CTA's own: no other has keys of the token.
 __device__ __forceinline__ void store_results(const Output& total, const Statistics& statistics, const Frames& frames,
-                                              const Arguments& args, const Share& share, u32 warp, u32 g, u32 t) {
+                                              const Arguments& args, const Share& share, const Member& me) {
   const float kv_scale = kv_scale_of(args);
   float factor[kOwn];
 #pragma unroll
   for (u32 i = 0; i < kOwn; ++i) {
-    const i32 local = static_cast<i32>(head_of(i, t));
+    const i32 local = static_cast<i32>(head_of(i, me.t));
     factor[i] = 0.f;
     if (local >= share.heads) continue;
     const i32 head = share.first_head + local;
     const float sum = statistics.sum[i], frame = frames.of[i];
     if (sum != 0.f) factor[i] = __fdividef(kv_scale, sum) * share_of_keys(args, head, sum, frame);
-    if (warp == 0 && g == 0) store_logit_statistics(args, share.token, head, sum, frame, statistics.maximum[i]);
+    if (me.warp == 0 && me.g == 0) store_logit_statistics(args, share.token, head, sum, frame, statistics.maximum[i]);
   }
-  Columns::store(args.out + share.token * args.out_stride_t + share.first_head * args.out_stride_h + 16 * warp,
-                 args.out_stride_h, share.heads, total, factor, g, t);
+  Columns::store(args.out + share.token * args.out_stride_t + share.first_head * args.out_stride_h + 16 * me.warp,
+                 args.out_stride_h, share.heads, total, factor, me.g, me.t);
 }
 
 }  // namespace dsak::low_head

@@ -14,20 +14,42 @@
 
 namespace dsak::low_head {
 
-// Barriers of the 128 consumer threads.
-__device__ __forceinline__ void consumer_barrier() { asm volatile("barrier.cta.sync.aligned 1, 128;" ::: "memory"); }
-__device__ __forceinline__ bool consumer_barrier_any(bool mine) {
+// Barrier of all consumers.
+__device__ __forceinline__ void consumer_barrier() {
+  asm volatile("barrier.cta.sync.aligned 1, %0;" ::"n"(kConsumerThreads) : "memory");
+}
+
+// Barriers of the 128 threads of a team. One team alone uses the consumers' barrier.
+__device__ __forceinline__ void team_barrier(u32 team) {
+  if constexpr (kTeams == 1)
+    consumer_barrier();
+  else
+    asm volatile("barrier.cta.sync.aligned %0, 128;" ::"r"(2 + team) : "memory");
+}
+__device__ __forceinline__ bool team_barrier_any(u32 team, bool mine) {
   u32 any;
-  asm volatile(
-      "{\n"
-      ".reg .pred p, q;\n"
-      "setp.ne.u32 p, %1, 0;\n"
-      "barrier.cta.red.or.pred.aligned q, 1, 128, p;\n"
-      "selp.u32 %0, 1, 0, q;\n"
-      "}"
-      : "=r"(any)
-      : "r"(static_cast<u32>(mine))
-      : "memory");
+  if constexpr (kTeams == 1)
+    asm volatile(
+        "{\n"
+        ".reg .pred p, q;\n"
+        "setp.ne.u32 p, %1, 0;\n"
+        "barrier.cta.red.or.pred.aligned q, 1, 128, p;\n"
+        "selp.u32 %0, 1, 0, q;\n"
+        "}"
+        : "=r"(any)
+        : "r"(static_cast<u32>(mine))
+        : "memory");
+  else
+    asm volatile(
+        "{\n"
+        ".reg .pred p, q;\n"
+        "setp.ne.u32 p, %1, 0;\n"
+        "barrier.cta.red.or.pred.aligned q, %2, 128, p;\n"
+        "selp.u32 %0, 1, 0, q;\n"
+        "}"
+        : "=r"(any)
+        : "r"(static_cast<u32>(mine)), "r"(2 + team)
+        : "memory");
   return any != 0;
 }
 
@@ -41,16 +63,18 @@ __device__ __forceinline__ void mask_scores(Scores& s, u32 valid_low, u32 valid_
   }
 }
 
-// The frames of this thread's heads. All threads use the same ones; they lie in shared memory between blocks.
+// The frames of this thread's heads. All threads of a team use the same ones; they lie in the team's shared memory between
+// blocks.
 struct Frames {
   float of[kOwn];
 
-  static __device__ __forceinline__ void clear(u32 smem) {
-    if (threadIdx.x < kHeads) shared::store(smem + plan::kFrame + 4 * threadIdx.x, kEmptyFrame);
+  static __device__ __forceinline__ void clear(u32 memory) {
+    const u32 head = threadIdx.x % kTeamThreads;
+    if (head < kHeads) shared::store(memory + plan::kFrame + 4 * head, kEmptyFrame);
   }
-  __device__ __forceinline__ void load(u32 smem, u32 t) {
+  __device__ __forceinline__ void load(u32 memory, u32 t) {
 #pragma unroll
-    for (u32 n = 0; n < kHeadGroups; ++n) shared::load(of[2 * n], of[2 * n + 1], smem + plan::kFrame + 4 * head_of(2 * n, t));
+    for (u32 n = 0; n < kHeadGroups; ++n) shared::load(of[2 * n], of[2 * n + 1], memory + plan::kFrame + 4 * head_of(2 * n, t));
   }
 };
 
@@ -82,24 +106,25 @@ struct Statistics {
     return any;
   }
 
-  // Moves the frames to the running maxima of all threads; `rescale` becomes the factor of sums in the old frames.
-  __device__ __forceinline__ void move_frames(float (&rescale)[kOwn], const Frames& frames, u32 smem, u32 warp, u32 g, u32 t) {
+  // Moves the frames to the running maxima of the team; `rescale` becomes the factor of sums in the old frames.
+  __device__ __forceinline__ void move_frames(float (&rescale)[kOwn], const Frames& frames, const Member& me) {
 #pragma unroll
     for (u32 i = 0; i < kOwn; ++i) {
       const float x = column_max(maximum[i]);
-      if (g == 0) shared::store(smem + plan::kFrameMax + 4 * (warp * kHeads + head_of(i, t)), x);
+      if (me.g == 0) shared::store(me.memory + plan::kFrameMax + 4 * (me.warp * kHeads + head_of(i, me.t)), x);
     }
-    consumer_barrier();
+    team_barrier(me.team);
 #pragma unroll
     for (u32 i = 0; i < kOwn; ++i) {
       float x = frames.of[i];
 #pragma unroll
-      for (u32 w = 0; w < 4; ++w) x = fmaxf(x, shared::load_f32(smem + plan::kFrameMax + 4 * (w * kHeads + head_of(i, t))));
-      if (warp == 0 && g == 0) shared::store(smem + plan::kFrame + 4 * head_of(i, t), x);
+      for (u32 w = 0; w < 4; ++w)
+        x = fmaxf(x, shared::load_f32(me.memory + plan::kFrameMax + 4 * (w * kHeads + head_of(i, me.t))));
+      if (me.warp == 0 && me.g == 0) shared::store(me.memory + plan::kFrame + 4 * head_of(i, me.t), x);
       rescale[i] = exp2_approx(frames.of[i] - x);
       sum[i] *= rescale[i];
     }
-    consumer_barrier();
+    team_barrier(me.team);
   }
 };
 
