@@ -7,6 +7,7 @@ they still take several key blocks, several items per block of threads, ragged l
 from __future__ import annotations
 
 import argparse
+import itertools
 
 import torch
 
@@ -15,11 +16,13 @@ import dsa_kernels
 FP8 = torch.float8_e4m3fn
 
 
-def attention(heads: int, d: int, dtype: torch.dtype, precision: str | None, tokens: int, op: str = "sparse_mla_prefill") -> None:
+def attention(
+    heads: int, d: int, dtype: torch.dtype, precision: str | None, tokens: int, op: str = "sparse_mla_prefill", columns: int = 203
+) -> None:
     q = (torch.randn(tokens, heads, d, device="cuda") * 0.25).to(dtype)
     kv = (torch.randn(300, d, device="cuda") * 0.25).to(dtype)
-    indices = torch.randint(-30, 330, (tokens, 203), dtype=torch.int32, device="cuda")
-    length = torch.randint(0, 204, (tokens,), dtype=torch.int32, device="cuda")
+    indices = torch.randint(-30, 330, (tokens, columns), dtype=torch.int32, device="cuda")
+    length = torch.randint(0, columns + 1, (tokens,), dtype=torch.int32, device="cuda")
     sink = torch.randn(heads, device="cuda")
     for extra in ({}, {"topk_length": length, "attn_sink": sink}):
         out, top, lse = getattr(dsa_kernels, op)(q, kv, indices, 0.0625, precision=precision, max_logits=True, lse=True, **extra)
@@ -61,11 +64,11 @@ def main() -> None:
                 attention(64, d, FP8, precision, options.tokens)
                 attention(64, d, FP8, precision, 7)  # in parts
     if "low" in only:
-        for d in (512, 576):
-            for heads in (8, 16, 33):
-                attention(heads, d, FP8, None, options.tokens)
-                for tokens in (20, 40, 140):  # clusters of four, two and one
-                    attention(heads, d, FP8, None, tokens, "sparse_mla_decode")
+        for dtype, d in itertools.product((FP8, torch.bfloat16), (512, 576)):
+            for heads in (8, 16, 31):
+                attention(heads, d, dtype, None, options.tokens)
+                for tokens in (3, 20, 40, options.tokens):  # clusters of eleven blocks or fewer, of six, of three or four, of two or one
+                    attention(heads, d, dtype, None, tokens, "sparse_mla_decode", columns=403)
     if "triton" in only:
         for d in (512, 576):
             attention(17, d, FP8, "high", 3)

@@ -2,7 +2,7 @@
 results through distributed shared memory: one launch, no workspace, the same order of additions every time.
 
 An item is a token and a tile of heads. Tiles are as narrow as keeps the chip's clusters few: blocks of narrow tiles take less time,
-and their rows come out of the L2. Clusters are as large as fit the chip all at once: one that waits for another doubles the time.
+and the rows that they share come out of the L2. Clusters are as large as fit the chip all at once: one that waits for another doubles the time.
 A processing cluster of the chip (18 SMs at most) holds one of eleven to sixteen blocks and two of up to nine, with one block on an
 SM. The tables are read off docs/tuning/low_head.md.
 
@@ -21,55 +21,65 @@ shared = sibling(__file__, "../include/sparse_mla")
 
 @dataclass(frozen=True)
 class Cluster:
-    """A cluster size and the guard on the number of items. ``stages`` where it differs from ``low_head.stages``."""
+    """A cluster size and the guard on the number of items. ``stages`` where they differ from ``low_head.stages``; with two teams they
+    are ``TEAM_STAGES``. ``spare`` is a smaller size that is as fast where it gives a block of threads no key block more.
+    """
 
     size: int
     items: str
     stages: int = 0
+    teams: int = 1
+    spare: int = 0
 
     def when(self, items: str) -> str:
         """Lists of half a key block a block of threads are worth the cluster: blocks of threads without keys cost nothing."""
         blocks = "cdiv(topk, 64)"
-        fewer = f" and cdiv({blocks}, 16) < cdiv({blocks}, 11)" if self.size == 16 else ""  # 11 are enough for 2051 columns
+        fewer = f" and cdiv({blocks}, {self.size}) < cdiv({blocks}, {self.spare})" if self.spare else ""
         return f"{items} {self.items} and topk > {32 * self.size if self.size > 1 else 0}{fewer}"
 
+    @property
+    def suffix(self) -> str:
+        return f"_c{self.size}" + (f"_s{self.stages}" if self.stages else "") + (f"_t{self.teams}" if self.teams > 1 else "")
 
-CLUSTERS = {
-    "fp8": (
-        Cluster(16, "* 20 <= sm_count"),
+
+def one_on_an_sm(teams: int) -> tuple[Cluster, ...]:
+    """For blocks of threads that have an SM to themselves: up to 66 items."""
+    return (
+        Cluster(16, "* 20 <= sm_count", spare=11),
         Cluster(11, "* 20 <= sm_count"),
-        Cluster(9, "* 16 <= sm_count"),
-        Cluster(8, "* 9 <= sm_count"),
-        Cluster(6, "* 6 < sm_count"),
-        Cluster(7, "* 7 <= 2 * sm_count - 14"),
-        Cluster(4, "* 11 <= 5 * sm_count"),
-        Cluster(2, "<= sm_count"),
-        Cluster(2, "* 2 <= 3 * sm_count", stages=2),
-        Cluster(1, "<= 4 * sm_count"),
-    ),
-    "bf16": (
-        Cluster(16, "* 20 <= sm_count"),
-        Cluster(11, "* 20 <= sm_count"),
-        Cluster(9, "* 16 <= sm_count"),
-        Cluster(8, "* 9 <= sm_count"),
-        Cluster(6, "* 6 < sm_count"),
-        Cluster(4, "* 14 <= 3 * sm_count"),
-        Cluster(3, "* 22 <= 7 * sm_count"),
-        Cluster(2, "* 2 <= sm_count"),
-        Cluster(1, "<= 4 * sm_count"),
-    ),
-}
-NARROW = {("fp8", 512): 8, ("fp8", 576): 16, ("bf16", 512): 16, ("bf16", 576): 16}
+        Cluster(9, "* 16 <= sm_count", teams=teams, spare=8),
+        Cluster(8, "* 9 <= sm_count", teams=teams),
+        Cluster(6, "* 6 < sm_count", teams=teams),
+        Cluster(4, "* 14 <= 3 * sm_count", teams=teams),
+        Cluster(3, "* 22 <= 7 * sm_count", teams=teams),
+        Cluster(2, "* 2 <= sm_count", teams=teams),
+    )
+
+
+ALONE = Cluster(1, "<= 4 * sm_count")
+TWO = Cluster(2, "<= sm_count")
+TEAM_STAGES = {512: 6, 576: 4}
+
+
+def clusters(dtype: str, tile: int) -> tuple[Cluster, ...]:
+    if dtype == "bf16":
+        return (*one_on_an_sm(1), ALONE)
+    if tile == 32:  # from 34 items on: fewer are served by tiles of 16
+        return (Cluster(4, "* 11 <= 5 * sm_count"), TWO, ALONE)
+    return (*one_on_an_sm(2), TWO, Cluster(2, "* 2 <= 3 * sm_count", stages=2), ALONE)
+
+
+NARROW = {"fp8": 8, "bf16": 16}
 """SMs for every item of a tile of 8 heads, from which on that tile serves more than 8 heads."""
 MIDDLE = {"fp8": 2, "bf16": 3}
 """Likewise for the tile of 16 heads."""
 
 
-def heads(tile: int, dtype: str, d: int) -> str:
+def heads(tile: int, dtype: str) -> str:
     """Which calls a tile serves that no narrower one does."""
     if tile == 32:
         return "H > 16"
-    share = NARROW[dtype, d] if tile == 8 else MIDDLE[dtype]
+    share = NARROW[dtype] if tile == 8 else MIDDLE[dtype]
     return f"(H <= {tile} or T * cdiv(H, {tile}) * {share} <= sm_count)"
 
 
@@ -77,23 +87,22 @@ def candidates(dtype: str) -> tuple[Candidate, ...]:
     prefix = {"fp8": "low", "bf16": "low_bf16"}[dtype]
     found: list[Candidate] = []
     for tile in low_head.TILES:
-        items = f"T * cdiv(H, {tile})"
+        items, tiles = f"T * cdiv(H, {tile})", f"cdiv(H, {tile})"
         for place, rope, q_rope, where in shared.PLACES:
-            d = 576 if rope else 512
-            name = f"{prefix}_{place}_h{tile}"
-
-            def kernel(stages: int, split: bool = True, d: int = d, tile: int = tile, rope_tensor: bool = q_rope == "q_rope") -> Kernel:
-                return low_head.kernel("low_decode.cu", "sparse_mla_decode_low", d, tile, rope_tensor, split, stages, dtype)
-
+            d, rope_tensor = 576 if rope else 512, q_rope == "q_rope"
             usual = low_head.stages(d, tile, dtype, split=True)
-            for cluster in CLUSTERS[dtype]:
-                if cluster.stages == usual:
-                    continue
-                launch = Launch(kernel(cluster.stages or usual), (f"T * {cluster.size}", f"cdiv(H, {tile})", 1), (cluster.size, 1, 1))
-                suffix = f"_c{cluster.size}" + (f"_s{cluster.stages}" if cluster.stages else "")
-                found.append(
-                    Candidate(name + suffix, ("sm90",), f"{where} and {heads(tile, dtype, d)} and {cluster.when(items)}", (launch,))
-                )
-            launch = Launch(kernel(low_head.stages(d, tile, dtype, split=False), split=False), ("T", f"cdiv(H, {tile})", 1))
-            found.append(Candidate(name, ("sm90",), f"{where} and {heads(tile, dtype, d)}", (launch,)))
+
+            def kernel(stages: int, split: bool, teams: int, d: int = d, tile: int = tile, rope_tensor: bool = rope_tensor) -> Kernel:
+                entry = "sparse_mla_decode_low"
+                return low_head.kernel("low_decode.cu", entry, d, tile, rope_tensor, split, stages, dtype, teams)
+
+            name, when = f"{prefix}_{place}_h{tile}", f"{where} and {heads(tile, dtype)}"
+            for c in clusters(dtype, tile):
+                if c.stages == usual:
+                    continue  # as many as the cluster of the same size before it
+                made = kernel(TEAM_STAGES[d] if c.teams > 1 else c.stages or usual, True, c.teams)
+                launch = Launch(made, (f"T * {c.size}", tiles, 1), (c.size, 1, 1))
+                found.append(Candidate(name + c.suffix, ("sm90",), f"{when} and {c.when(items)}", (launch,)))
+            launch = Launch(kernel(low_head.stages(d, tile, dtype, split=False), False, 1), ("T", tiles, 1))
+            found.append(Candidate(name, ("sm90",), when, (launch,)))
     return tuple(found)

@@ -35,10 +35,10 @@ struct Combine {
       mbarrier::arrive_expecting(smem + plan::kPartials, kTeams * share.splits * kHeads * (groups * 32 + 16));
   }
 
-  // Where eight numbers of (source, head) lie in the shared memory of the CTA that owns their columns; `piece` counts
-  // eights. `pitch` is the pieces of a source, at least those of any owner.
-  __device__ __forceinline__ u32 output_place(u32 source, u32 head, u32 piece, u32 pitch) const {
-    return me.smem + plan::kPartialOutputs + ((source * pitch + piece) * kHeads + head) * 16;
+  // Where sixteen numbers of (source, head) lie in the shared memory of the CTA that owns their group of columns, its own
+  // number `group`. `pitch` is the groups of a source, at least those of any owner.
+  __device__ __forceinline__ u32 output_place(u32 source, u32 head, u32 group, u32 pitch) const {
+    return me.smem + plan::kPartialOutputs + ((source * pitch + group) * kHeads + head) * 32;
   }
   __device__ __forceinline__ u32 statistics_place(u32 source, u32 head) const {
     return me.smem + plan::kPartialStatistics + (source * kHeads + head) * 16;
