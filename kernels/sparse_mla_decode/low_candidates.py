@@ -1,10 +1,11 @@
 """The CUDA kernels on SM90: FP8 or BF16 queries and rows. A token's keys are split over a cluster of blocks that combine their
 results through distributed shared memory: one launch, no workspace, the same order of additions every time.
 
-An item is a token and a tile of heads. Tiles are as narrow as keeps the chip's clusters few: blocks of narrow tiles take less time,
-and the rows that they share come out of the L2. Clusters are as large as fit the chip all at once: one that waits for another doubles the time.
-A processing cluster of the chip (18 SMs at most) holds one of eleven to sixteen blocks and two of up to nine, with one block on an
-SM. The tables are read off docs/tuning/low_head.md.
+An item is a token and a tile of heads. Tiles are as narrow as keeps the items few: blocks of threads of a narrow tile take less
+time, and the rows that tiles share come out of the L2. Clusters are as large as fit the chip all at once, for one that waits for
+another doubles the time; a processing cluster of the chip (18 SMs at most) holds one of eleven to sixteen blocks and two of up to
+nine, with one block on an SM. FP8 blocks that have an SM to themselves run two teams of consumers. The tables are read off
+docs/tuning/low_head.md.
 
 From 33 heads on a token is several tiles. At multiples of 64 heads the kernel of 64-head tiles comes before these where it is
 faster (op.py).

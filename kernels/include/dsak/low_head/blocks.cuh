@@ -124,26 +124,35 @@ struct Blocks {
                                                      const Reach& reach) const {
     const u32 rows = me.smem + plan::kRows;
     const u32 first_p = me.memory + plan::kProbability, second_p = first_p + plan::kProbabilityBytes;
-    u32 p = first_p, n = 0;
+    u32 p = second_p;
     Scores s;
     Frames frames;
-#pragma unroll 1
-    while (true) {  // over chains of blocks
-      reach(n);
-      Block block = wait_from(n, blocks);
-      if (block.number == blocks) break;
+    // A block that no other one's output runs beside.
+    const auto begin = [&](const Block& block) {
       start_keys(s, rows + block.offset(), me.smem);
       frames.load(me.memory, me.t);
       finish_keys<0>(s);
       to_logits(s, factor, block);
       p = first_p + second_p - p;
       weigh(total, statistics, s, frames, p, [] {});
+    };
+    reach(0);
+    Block block = wait_from(0, blocks);
+    if (block.number == blocks) return;
+    begin(block);
 #pragma unroll 1
-      while (true) {
-        // A block holds its stage until its output is done: beyond the other stages no rows can come.
-        n = min(blocks, block.number + kStages);
-        const Block next = wait_from(block.number + 1, n);
-        if (next.number == n) break;
+    while (true) {
+      // A block holds its stage until its output is done: beyond the other stages no rows can come.
+      const u32 end = min(blocks, block.number + kStages);
+      Block next = wait_from(block.number + 1, end);
+      if (next.number == end) {
+        start_values(total, rows + block.offset(), p);
+        finish_values(total, [&](u32 i) { give_back(block, i); });
+        reach(end);
+        next = wait_from(end, blocks);
+        if (next.number == blocks) break;
+        begin(next);
+      } else {
         start_keys(s, rows + next.offset(), me.smem);
         start_values(total, rows + block.offset(), p);
         frames.load(me.memory, me.t);
@@ -152,11 +161,9 @@ struct Blocks {
         p = first_p + second_p - p;
         // The products end before the barrier: behind it any warp may write to the P that they read.
         weigh(total, statistics, s, frames, p, [&] { finish_values(total, [&](u32 i) { give_back(block, i); }); });
-        block = next;
-        reach(block.number);
+        reach(next.number);
       }
-      start_values(total, rows + block.offset(), p);
-      finish_values(total, [&](u32 i) { give_back(block, i); });
+      block = next;
     }
   }
 };
