@@ -337,5 +337,5 @@ def test_a_configuration_is_compiled_and_becomes_a_trial(tmp_path, driver):
     assert any("BLOCK_N=64" in line and "spill_bytes" in line for line in said)
     given = inputs(SHAPE) | {"q": toy.Array("bf16", (8, 16, 576)), "kv": toy.Array("bf16", (4096, 576))}
     trials = Trials(DECODE.name, [write_pack(tmp_path, DECODE), made], tmp_path / "trials")
-    assert trials.explain(given).accepted == ("bf16_sm90_d576_split", "bf16_sm90_d576_split[BLOCK_H=16,BLOCK_N=64,num_warps=4]")
+    assert trials.explain(given).accepted[-2:] == ("bf16_sm90_d576_split", "bf16_sm90_d576_split[BLOCK_H=16,BLOCK_N=64,num_warps=4]")
     trials.close()
