@@ -1,9 +1,10 @@
 // The kernel of the sparse-MLA ops for few heads: roles and the consumer's loop. Layout and tiling: layout.cuh.
 //
-//   producers    rows n+1 (two stages or three) ...
+//   producers    rows n+1 (two stages or more) ...
 //   consumers    S n = K Q^T | softmax n -> P, barrier | O += V^T P^T | S n+1 ...
 //
-// Nothing of a CTA overlaps except copies with all else: the CTAs of an SM overlap with each other.
+// With FP8 rows nothing of a team overlaps except copies with all else: the CTAs of an SM, or two teams of a CTA that has the
+// SM to itself, overlap with each other. BF16 rows: blocks.cuh.
 //
 // Shared memory (bytes)      512: 8 / 16 / 32 heads           576: 8 / 16 / 32 heads
 //   FP8 stages, 32,896 or 36,992  2 (split: 3, 3, 2)              2
@@ -12,8 +13,10 @@
 //   frames, bits, barriers          224 /    384 /    704         as at 512
 //   in all, two stages           71,136 / 76,416 / 86,976        79,840 / 85,632 / 97,216
 //   CTAs on an SM                     3 /      3 /      2             2 /      2 /      2
-// BF16: stages of 65,536 (three; two at 32 heads) or 73,728 (two), Q twice as large, P as large; one CTA on an SM.
-// Registers: FP8 136 consumer and 24 producer with three CTAs, 216 and 40 with two (two fewer usable); no spills.
+// Two teams: six stages (576: four), P and frames twice; one CTA on an SM. BF16: stages of 65,536 (three; two at 32 heads) or
+// 73,728 (two), Q twice as large, P as large or, where blocks overlap, twice; one CTA on an SM. Registers: FP8 136 consumer and
+// 24 producer with three CTAs, 216 and 40 with two (two fewer usable); with one CTA all threads have as many as they need, up
+// to 168 with two teams. No spills.
 //
 // Measured on an H200 by benchmarks/rates.py: docs/tuning/low_head.md, which also says what was tried. With FP8 rows shared
 // memory is the limit: of about 1,165 clk for a block, it moves bytes in 1,044.
