@@ -220,7 +220,10 @@ def main() -> None:
             rows += attention(
                 shape, FP8, [{"high": {}}] + ([{"high, again": {}, "lengths": full, "half lengths": half, "sink": sink}] if i == 2 else [])
             )
-        rows += [decode(shape, tokens, FP8) for shape in LOW_DECODE_SHAPES for tokens in (1, 8, 64, 256)]
+            if shape[1] <= 32:
+                rows += attention(shape, torch.bfloat16, [{"": {}}])
+        for dtype in (FP8, torch.bfloat16):
+            rows += [decode(shape, tokens, dtype) for shape in LOW_DECODE_SHAPES for tokens in (1, 8, 16, 32, 64, 128, 256)]
     if "bf16" in only:
         for shape in BF16_SHAPES:
             rows += attention(shape, torch.bfloat16, [{"": {}}])

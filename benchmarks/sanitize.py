@@ -7,6 +7,7 @@ they still take several key blocks, several items per block of threads, ragged l
 from __future__ import annotations
 
 import argparse
+import itertools
 
 import torch
 
@@ -64,11 +65,11 @@ def main() -> None:
                 attention(64, d, FP8, precision, 7)  # in few parts
                 attention(64, d, FP8, precision, 3, topk=1100)  # in many
     if "low" in only:
-        for d in (512, 576):
-            for heads in (8, 16, 33):
-                attention(heads, d, FP8, None, options.tokens)
-                for tokens in (20, 40, 140):  # clusters of four, two and one
-                    attention(heads, d, FP8, None, tokens, "sparse_mla_decode")
+        for dtype, d in itertools.product((FP8, torch.bfloat16), (512, 576)):
+            for heads in (8, 16, 31):
+                attention(heads, d, dtype, None, options.tokens)
+                for tokens in (3, 20, 40, options.tokens):  # clusters of eleven blocks or fewer, of six, of three or four, of two or one
+                    attention(heads, d, dtype, None, tokens, "sparse_mla_decode", topk=403)
     if "triton" in only:
         for d in (512, 576):
             attention(17, d, FP8, "high", 3)

@@ -11,6 +11,7 @@ import dsa_kernels
 REFERENCE = Path(__file__).parents[1] / "kernels/sparse_mla_prefill/reference.py"
 INF = float("inf")
 FP8 = torch.float8_e4m3fn
+BF16 = torch.bfloat16
 
 
 def _load():
@@ -117,3 +118,23 @@ class Case:
         """Projection of the output on the reference: 1 when sums lose nothing."""
         want = self.wanted()[0].double()
         return ((self.out.double() * want).sum() / (want * want).sum()).item()
+
+
+def check_nans(case, row, head):
+    """A NaN in the first token's selected row number ``row`` and one in ``head`` of its last query reach their outputs and no others."""
+    case.run()
+    before = case.out.clone(), case.max_logits.clone(), case.lse.clone()
+    wrong = torch.zeros_like(case.lse, dtype=torch.bool)
+    wrong[-1, head] = True
+    valid = case.indices[0][(case.indices[0] >= 0) & (case.indices[0] < len(case.kv))]
+    wrong |= (case.indices == valid[row]).any(1, keepdim=True)
+    for x, place in ((case.kv, valid[row]), (case.q, (-1, head))):
+        if x.dtype == FP8:
+            x.view(torch.uint8)[place][17] = 0x7F
+        else:
+            x[place][17] = math.nan
+    case.launch()
+    torch.cuda.synchronize()
+    for now, then in zip((case.out, case.max_logits, case.lse), before, strict=True):
+        assert torch.isnan(now[wrong]).all()
+        assert torch.equal(now[~wrong], then[~wrong])

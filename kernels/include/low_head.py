@@ -1,7 +1,7 @@
-"""The CUDA kernel for few heads (dsak/low_head): FP8 queries x FP8 rows on SM90, in tiles of 8, 16 or 32 heads.
+"""The CUDA kernel for few heads (dsak/low_head): FP8 or BF16 queries and rows on SM90, in tiles of 8, 16 or 32 heads.
 
-One object serves every precision level: it carries P as two e4m3 terms and adds every block to float32 sums, and a form with one
-term was at most 4 % faster.
+One object serves every precision level. FP8: it carries P as two e4m3 terms and adds every block to float32 sums, and a form with
+one term was at most 4 % faster.
 """
 
 from aot.registry import sibling
@@ -11,30 +11,57 @@ shared = sibling(__file__, "sparse_mla")
 
 TILES = (8, 16, 32)
 THREADS = 256
+KEYS = 64
+"""Of a block."""
+PRODUCER_WARPS = 4
+SHARED = 232448
+"""Bytes of shared memory that a block of threads may have."""
 
 
-def shared_bytes(d: int, heads: int, stages: int) -> int:
+def shared_bytes(d: int, heads: int, stages: int, dtype: str, teams: int = 1) -> int:
     """The kernel's shared-memory plan; its source asserts the same sum."""
-    rows = stages * 8 * (8 * d + 16)
-    query, probability, frames = heads * d, 64 * 2 * heads, 5 * heads * 4
-    return rows + query + probability + frames + 24 * stages + 16
+    size = shared.SIZES[dtype]
+    stage, pieces = (8 * (8 * d + 16), 1) if dtype == "fp8" else (KEYS * d * size, PRODUCER_WARPS)
+    overlaps = dtype == "bf16" and stages >= 3
+    query, probability, frames = heads * d * size, KEYS * 2 * heads * (1 + overlaps), 5 * heads * 4
+    statistics = 32 * heads if teams > 1 else 0
+    return stages * stage + query + teams * (probability + frames + statistics + 8) + (16 + 8 * pieces) * stages + 8
 
 
-def kernel(source: str, entry: str, d: int, heads: int, rope_tensor: bool, split: bool = False, stages: int = 2) -> Kernel:
+def stages(d: int, heads: int, dtype: str, split: bool) -> int:
+    """Blocks of rows in shared memory. FP8: three where two blocks of threads on an SM have room for them and the keys are split,
+    two otherwise, so that more blocks of threads fit. BF16: as many as one block of threads has room for.
+    """
+    if dtype == "bf16":
+        return 3 if shared_bytes(d, heads, 3, dtype) <= SHARED else 2
+    return 3 if split and d == 512 and heads <= 16 else 2
+
+
+def kernel(
+    source: str, entry: str, d: int, heads: int, rope_tensor: bool, split: bool = False, stages: int = 2, dtype: str = "fp8", teams: int = 1
+) -> Kernel:
     rope = "q_rope" if rope_tensor else "q"
+    bf16 = dtype == "bf16"
     return Kernel(
         language="cuda",
         source=source,
         entry=entry,
         args=(
-            *shared.cuda_pointers(rope),
+            *shared.cuda_pointers(rope, dtype),
             *shared.cuda_strides(rope),
             i32("H"),
             i32("topk"),
             i32("s_kv", "min(s_kv, 2147483647)"),
             f32("sm_scale"),
         ),
-        constants={"DSAK_D": d, "DSAK_HEADS": heads, "DSAK_SPLIT": int(split), "DSAK_STAGES": stages},
-        options={"threads": THREADS, "shared": shared_bytes(d, heads, stages)},
-        promises=(r"QGMMA", r"UBLKCP"),
+        constants={
+            "DSAK_D": d,
+            "DSAK_HEADS": heads,
+            "DSAK_SPLIT": int(split),
+            "DSAK_STAGES": stages,
+            "DSAK_BF16": int(bf16),
+            **({"DSAK_TEAMS": teams} if teams > 1 else {}),
+        },
+        options={"threads": THREADS + 128 * (teams - 1), "shared": shared_bytes(d, heads, stages, dtype, teams)},
+        promises=(r"HGMMA\.64x\d+x16\.F32\.BF16", r"LDGSTS") if bf16 else (r"QGMMA", r"UBLKCP"),
     )

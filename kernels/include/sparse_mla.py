@@ -63,12 +63,16 @@ PLACES = (
 """Row widths and places of the queries' rope part: name, rope or none, tensor that holds it, guard. The two places share an object."""
 
 
-def cuda_pointers(q_rope: str) -> tuple[Arg, ...]:
-    """The tensors as every CUDA kernel of these ops takes them, FP8; the queries' rope part is in tensor ``q_rope``."""
+SIZES = {"fp8": 1, "bf16": 2}
+"""Bytes of an element."""
+
+
+def cuda_pointers(q_rope: str, dtype: str = "fp8") -> tuple[Arg, ...]:
+    """The tensors as every CUDA kernel of these ops takes them, rows of ``dtype``; the queries' rope part is in tensor ``q_rope``."""
     return (
-        ptr("q", dtype="fp8"),
-        ptr("q_rope", of=q_rope, offset=512 if q_rope == "q" else 0, dtype="fp8"),
-        ptr("kv", dtype="fp8"),
+        ptr("q", dtype=dtype),
+        ptr("q_rope", of=q_rope, offset=512 * SIZES[dtype] if q_rope == "q" else 0, dtype=dtype),
+        ptr("kv", dtype=dtype),
         *map(ptr, ("indices", "topk_length", "attn_sink", "q_scale", "kv_scale", "out", "max_logits", "lse")),
     )
 
@@ -89,7 +93,7 @@ def cuda_strides(q_rope: str) -> tuple[Arg, ...]:
 
 def arguments(dtype: str, q_rope: str) -> tuple[Arg, ...]:
     """What every Triton kernel of these ops takes, for rows of ``dtype``; the queries' rope part is in tensor ``q_rope``."""
-    size = {"fp8": 1, "bf16": 2}[dtype]
+    size = SIZES[dtype]
     unit = 16 // size  # elements in 16 bytes
     return (
         ptr("q", dtype=dtype),

@@ -1,13 +1,14 @@
-"""The CUDA kernels: FP8 queries x FP8 rows on SM90. A token's keys are split over a cluster of blocks that combine their results
-through distributed shared memory: one launch, no workspace, the same order of additions every time.
+"""The CUDA kernels on SM90: FP8 or BF16 queries and rows. A token's keys are split over a cluster of blocks that combine their
+results through distributed shared memory: one launch, no workspace, the same order of additions every time.
 
-A cluster is as large as keeps the chip full and no larger. An item is a token and a tile of heads; the table below says up to
-how many items, against the number of SMs, a cluster size is taken, and from which list width on: about half a key block for every
-block of threads, for those without one cost nothing. It is read off docs/tuning/low_head.md. With items enough a block serves an
-item alone.
+An item is a token and a tile of heads. Tiles are as narrow as keeps the items few: blocks of threads of a narrow tile take less
+time, and the rows that tiles share come out of the L2. Clusters are as large as fit the chip all at once, for one that waits for
+another doubles the time; a processing cluster of the chip (18 SMs at most) holds one of eleven to sixteen blocks and two of up to
+nine, with one block on an SM. FP8 blocks that have an SM to themselves run two teams of consumers. The tables are read off
+docs/tuning/low_head.md.
 
-From 33 heads on a token is several tiles. Tiles of 16 heads are the fastest while there are few; beyond that, at multiples of 64
-heads, the kernel of 64-head tiles comes first (op.py).
+From 33 heads on a token is several tiles. At multiples of 64 heads the kernel of 64-head tiles comes before these where it is
+faster (op.py).
 """
 
 from dataclasses import dataclass
@@ -21,41 +22,88 @@ shared = sibling(__file__, "../include/sparse_mla")
 
 @dataclass(frozen=True)
 class Cluster:
-    """A cluster size, the guard on the number of items, and the narrowest list it is for."""
+    """A cluster size and the guard on the number of items. ``stages`` where they differ from ``low_head.stages``; with two teams they
+    are ``TEAM_STAGES``. ``spare`` is a smaller size that is as fast where it gives a block of threads no key block more.
+    """
 
     size: int
     items: str
-    topk: int
+    stages: int = 0
+    teams: int = 1
+    spare: int = 0
+
+    def when(self, items: str) -> str:
+        """Lists of half a key block a block of threads are worth the cluster: blocks of threads without keys cost nothing."""
+        blocks = "cdiv(topk, 64)"
+        fewer = f" and cdiv({blocks}, {self.size}) < cdiv({blocks}, {self.spare})" if self.spare else ""
+        return f"{items} {self.items} and topk > {32 * self.size if self.size > 1 else 0}{fewer}"
+
+    @property
+    def suffix(self) -> str:
+        return f"_c{self.size}" + (f"_s{self.stages}" if self.stages else "") + (f"_t{self.teams}" if self.teams > 1 else "")
 
 
-CLUSTERS = (
-    Cluster(16, "* 32 <= sm_count", 512),
-    Cluster(8, "* 8 <= sm_count", 256),
-    Cluster(4, "* 4 <= sm_count", 128),
-    Cluster(2, "<= sm_count", 64),
-    Cluster(1, "<= 4 * sm_count", 0),
-)
-HEADS = {8: "H <= 8", 16: "(H > 8 and H <= 16 or H > 32 and T * cdiv(H, 16) <= sm_count)", 32: "H > 16"}
-"""Which calls a tile serves, in the order of the tiles."""
+def one_on_an_sm(teams: int) -> tuple[Cluster, ...]:
+    """For blocks of threads that have an SM to themselves: up to 66 items."""
+    return (
+        Cluster(16, "* 20 <= sm_count", spare=11),
+        Cluster(11, "* 20 <= sm_count"),
+        Cluster(9, "* 16 <= sm_count", teams=teams, spare=8),
+        Cluster(8, "* 9 <= sm_count", teams=teams),
+        Cluster(6, "* 6 < sm_count", teams=teams),
+        Cluster(4, "* 14 <= 3 * sm_count", teams=teams),
+        Cluster(3, "* 22 <= 7 * sm_count", teams=teams),
+        Cluster(2, "* 2 <= sm_count", teams=teams),
+    )
 
 
-def split_kernel(d: int, tile: int, rope_tensor: bool) -> Kernel:
-    # three stages where two blocks on an SM have room for them
-    stages = 3 if d == 512 and tile <= 16 else 2
-    return low_head.kernel("low_decode.cu", "sparse_mla_decode_low", d, tile, rope_tensor, split=True, stages=stages)
+ALONE = Cluster(1, "<= 4 * sm_count")
+TWO = Cluster(2, "<= sm_count")
+TEAM_STAGES = {512: 6, 576: 4}
 
 
-def candidates() -> tuple[Candidate, ...]:
+def clusters(dtype: str, tile: int) -> tuple[Cluster, ...]:
+    if dtype == "bf16":
+        return (*one_on_an_sm(1), ALONE)
+    if tile == 32:  # from 34 items on: fewer are served by tiles of 16
+        return (Cluster(4, "* 11 <= 5 * sm_count"), TWO, ALONE)
+    return (*one_on_an_sm(2), TWO, Cluster(2, "* 2 <= 3 * sm_count", stages=2), ALONE)
+
+
+NARROW = {"fp8": 8, "bf16": 16}
+"""SMs for every item of a tile of 8 heads, from which on that tile serves more than 8 heads."""
+MIDDLE = {"fp8": 2, "bf16": 3}
+"""Likewise for the tile of 16 heads."""
+
+
+def heads(tile: int, dtype: str) -> str:
+    """Which calls a tile serves that no narrower one does."""
+    if tile == 32:
+        return "H > 16"
+    share = NARROW[dtype] if tile == 8 else MIDDLE[dtype]
+    return f"(H <= {tile} or T * cdiv(H, {tile}) * {share} <= sm_count)"
+
+
+def candidates(dtype: str) -> tuple[Candidate, ...]:
+    prefix = {"fp8": "low", "bf16": "low_bf16"}[dtype]
     found: list[Candidate] = []
-    for tile, heads in HEADS.items():
-        items = f"T * cdiv(H, {tile})"
+    for tile in low_head.TILES:
+        items, tiles = f"T * cdiv(H, {tile})", f"cdiv(H, {tile})"
         for place, rope, q_rope, where in shared.PLACES:
             d, rope_tensor = 576 if rope else 512, q_rope == "q_rope"
-            for cluster in CLUSTERS:
-                launch = Launch(split_kernel(d, tile, rope_tensor), (f"T * {cluster.size}", f"cdiv(H, {tile})", 1), (cluster.size, 1, 1))
-                when = f"{where} and {heads} and {items} {cluster.items} and topk > {cluster.topk}"
-                found.append(Candidate(f"low_{place}_h{tile}_c{cluster.size}", ("sm90",), when, (launch,)))
-            whole = low_head.kernel("low_decode.cu", "sparse_mla_decode_low", d, tile, rope_tensor)
-            launch = Launch(whole, ("T", f"cdiv(H, {tile})", 1))
-            found.append(Candidate(f"low_{place}_h{tile}", ("sm90",), f"{where} and {heads}", (launch,)))
+            usual = low_head.stages(d, tile, dtype, split=True)
+
+            def kernel(stages: int, split: bool, teams: int, d: int = d, tile: int = tile, rope_tensor: bool = rope_tensor) -> Kernel:
+                entry = "sparse_mla_decode_low"
+                return low_head.kernel("low_decode.cu", entry, d, tile, rope_tensor, split, stages, dtype, teams)
+
+            name, when = f"{prefix}_{place}_h{tile}", f"{where} and {heads(tile, dtype)}"
+            for c in clusters(dtype, tile):
+                if c.stages == usual:
+                    continue  # as many as the cluster of the same size before it
+                made = kernel(TEAM_STAGES[d] if c.teams > 1 else c.stages or usual, True, c.teams)
+                launch = Launch(made, (f"T * {c.size}", tiles, 1), (c.size, 1, 1))
+                found.append(Candidate(name + c.suffix, ("sm90",), f"{when} and {c.when(items)}", (launch,)))
+            launch = Launch(kernel(low_head.stages(d, tile, dtype, split=False), False, 1), ("T", tiles, 1))
+            found.append(Candidate(name, ("sm90",), when, (launch,)))
     return tuple(found)

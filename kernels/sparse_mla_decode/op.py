@@ -6,6 +6,7 @@ from aot.registry import sibling
 from aot.spec import Candidate, Op
 
 shared = sibling(__file__, "../include/sparse_mla")
+low = sibling(__file__, "low_candidates")
 triton = sibling(__file__, "triton_candidates")
 
 OP = Op(
@@ -18,7 +19,8 @@ OP = Op(
     candidates=(
         # From about six items on; fewer are faster in clusters of tiles of 16 heads.
         *sibling(__file__, "../include/q8").candidates("T * (H // 64) * 24 >= sm_count"),
-        *sibling(__file__, "low_candidates").candidates(),
+        *low.candidates("fp8"),
+        *low.candidates("bf16"),
         *triton.candidates(),
     ),
 )

@@ -1,4 +1,8 @@
-"""The CUDA kernel for few heads: FP8 queries x FP8 rows on SM90. One block per token and tile of heads."""
+"""The CUDA kernels for few heads on SM90: FP8 or BF16 queries and rows. One block of threads per token and tile of heads.
+
+FP8 serves any head count: from 33 on a token is several tiles, and multiples of 64 have a kernel of their own before this. BF16
+serves up to 32 heads; beyond that the kernel that pads to 64 is faster.
+"""
 
 from aot.registry import sibling
 from aot.spec import Candidate, Launch
@@ -6,23 +10,27 @@ from aot.spec import Candidate, Launch
 low_head = sibling(__file__, "../include/low_head")
 shared = sibling(__file__, "../include/sparse_mla")
 
-HEADS = {8: "H <= 8", 16: "H > 8 and H <= 16", 32: "H > 16"}
-"""Which head counts a tile serves. From 33 on a token is several tiles; multiples of 64 have a kernel of their own before this."""
+HEADS = {
+    "fp8": {8: "H <= 8", 16: "H > 8 and H <= 16", 32: "H > 16"},
+    "bf16": {8: "H <= 8", 16: "H > 8 and H <= 16", 32: "H > 16 and H <= 32"},
+}
+"""Which head counts a tile serves."""
 
 
-def candidates() -> tuple[Candidate, ...]:
-    return tuple(
-        Candidate(
-            name=f"low_{place}_h{tile}",
-            targets=("sm90",),
-            when=f"{where} and {heads}",
-            launches=(
-                Launch(
-                    low_head.kernel("low_prefill.cu", "sparse_mla_prefill_low", 576 if rope else 512, tile, q_rope == "q_rope"),
-                    ("T", f"cdiv(H, {tile})", 1),
-                ),
-            ),
-        )
-        for tile, heads in HEADS.items()
-        for place, rope, q_rope, where in shared.PLACES
-    )
+def candidates(dtype: str) -> tuple[Candidate, ...]:
+    prefix = {"fp8": "low", "bf16": "low_bf16"}[dtype]
+    found: list[Candidate] = []
+    for tile, heads in HEADS[dtype].items():
+        for place, rope, q_rope, where in shared.PLACES:
+            made = low_head.kernel(
+                "low_prefill.cu",
+                "sparse_mla_prefill_low",
+                576 if rope else 512,
+                tile,
+                rope_tensor=q_rope == "q_rope",
+                dtype=dtype,
+                stages=low_head.stages(576 if rope else 512, tile, dtype, split=False),
+            )
+            launch = Launch(made, ("T", f"cdiv(H, {tile})", 1))
+            found.append(Candidate(f"{prefix}_{place}_h{tile}", ("sm90",), f"{where} and {heads}", (launch,)))
+    return tuple(found)

@@ -6,6 +6,7 @@ from aot.registry import sibling
 from aot.spec import Candidate, Op
 
 shared = sibling(__file__, "../include/sparse_mla")
+low = sibling(__file__, "low_candidates")
 fp8, bf16 = (sibling(__file__, f"{dtype}_candidates") for dtype in ("fp8", "bf16"))
 
 OP = Op(
@@ -17,7 +18,8 @@ OP = Op(
     rules=shared.RULES,
     candidates=(
         *sibling(__file__, "../include/q8").candidates(),
-        *sibling(__file__, "low_candidates").candidates(),
+        *low.candidates("fp8"),
+        *low.candidates("bf16"),
         *fp8.candidates(),
         *bf16.candidates(),
     ),

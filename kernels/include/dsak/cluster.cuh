@@ -11,6 +11,19 @@ __device__ __forceinline__ u32 size() {
   return x;
 }
 
+__device__ __forceinline__ u32 rank() {
+  u32 x;
+  asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(x));
+  return x;
+}
+
+// Place of the cluster along the grid's first dimension.
+__device__ __forceinline__ u32 index() {
+  u32 x;
+  asm volatile("mov.u32 %0, %%clusterid.x;" : "=r"(x));
+  return x;
+}
+
 // The cluster's barrier counts all threads that have not exited. The relaxed arrival orders no memory: it says only that this
 // thread is done with its own shared memory; the release form would wait for every outstanding store.
 __device__ __forceinline__ void arrive_relaxed() { asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory"); }

@@ -98,4 +98,10 @@ __device__ __forceinline__ u32 to_bf16x2(float low, float high) {
   return packed;
 }
 
+// Two bfloat16 to floats, exact.
+__device__ __forceinline__ void unpack_bf16x2(float& low, float& high, u32 pair) {
+  low = __uint_as_float(pair << 16);
+  high = __uint_as_float(pair & 0xffff0000);
+}
+
 }  // namespace dsak

@@ -15,6 +15,14 @@ __device__ __forceinline__ void copy16_or_zero(u32 destination, const void* sour
   asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(destination), "l"(source), "r"(bytes) : "memory");
 }
 
+// The same with a cache policy for what is read.
+__device__ __forceinline__ void copy16_or_zero(u32 destination, const void* source, bool valid, u64 policy) {
+  const u32 bytes = valid ? 16u : 0u;
+  asm volatile("cp.async.cg.shared.global.L2::cache_hint.L2::128B [%0], [%1], 16, %2, %3;" ::"r"(destination), "l"(source),
+               "r"(bytes), "l"(policy)
+               : "memory");
+}
+
 // The calling thread's arrival on `barrier` happens when all of its earlier copies have landed. "noinc": the barrier was
 // initialised with this arrival already counted.
 __device__ __forceinline__ void arrive_when_landed(u32 barrier) {

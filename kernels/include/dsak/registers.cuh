@@ -25,4 +25,7 @@ __device__ __forceinline__ u32 thread_index() {
   return index;
 }
 
+// A value that is the same in all lanes, so that ptxas knows it: descriptors that depend on it stay in uniform registers.
+__device__ __forceinline__ u32 uniform(u32 x) { return __shfl_sync(~0u, x, 0); }
+
 }  // namespace dsak::registers

@@ -1,31 +1,35 @@
-// The kernel of the FP8 sparse-MLA ops for few heads: roles and the consumer's loop. Layout and tiling: layout.cuh.
+// The kernel of the sparse-MLA ops for few heads: roles and the consumer's loop. Layout and tiling: layout.cuh.
 //
-//   producers    rows n+1 (a bulk copy a row, two stages or three) ...
-//   consumers    S n = K Q^T | softmax n -> P, barrier | O += V^T P^T, chunk by chunk | S n+1 ...
+//   producers    rows n+1 (two stages or more) ...
+//   consumers    S n = K Q^T | softmax n -> P, barrier | O += V^T P^T | S n+1 ...
 //
-// Nothing of a CTA overlaps except copies with all else: the three (or two) CTAs of an SM overlap with each other.
+// With FP8 rows nothing of a team overlaps except copies with all else: the CTAs of an SM, or two teams of a CTA that has the
+// SM to itself, overlap with each other. BF16 rows: blocks.cuh.
 //
 // Shared memory (bytes)      512: 8 / 16 / 32 heads           576: 8 / 16 / 32 heads
-//   stages, 32,896 or 36,992      2 (split: 3, 3, 2)              2
+//   FP8 stages, 32,896 or 36,992  2 (split: 3, 3, 2)              2
 //   Q                             4,096 /  8,192 / 16,384         4,608 /  9,216 / 18,432
-//   P, two terms                  1,024 /  2,048 /  4,096         as at 512
+//   P                             1,024 /  2,048 /  4,096         as at 512
 //   frames, bits, barriers          224 /    384 /    704         as at 512
 //   in all, two stages           71,136 / 76,416 / 86,976        79,840 / 85,632 / 97,216
 //   CTAs on an SM                     3 /      3 /      2             2 /      2 /      2
-// Registers: 136 consumer and 24 producer with three CTAs, 216 and 40 with two (two fewer usable); no spills.
+// Two teams: six stages (576: four), P and frames twice; one CTA on an SM. BF16: stages of 65,536 (three; two at 32 heads) or
+// 73,728 (two), Q twice as large, P as large or, where blocks overlap, twice; one CTA on an SM. Registers: FP8 136 consumer and
+// 24 producer with three CTAs, 216 and 40 with two (two fewer usable); with one CTA all threads have as many as they need, up
+// to 168 with two teams. No spills.
 //
-// Measured on an H200 by benchmarks/rates.py: docs/tuning/low_head.md, which also says what was tried. Shared memory is the
-// limit: of about 1,165 clk for a block, it moves bytes in 1,044.
+// Measured on an H200 by benchmarks/rates.py: docs/tuning/low_head.md, which also says what was tried. With FP8 rows shared
+// memory is the limit: of about 1,165 clk for a block, it moves bytes in 1,044.
 #pragma once
 
+#include "dsak/low_head/blocks.cuh"
 #include "dsak/low_head/combine.cuh"
 #include "dsak/low_head/layout.cuh"
 #include "dsak/low_head/producer.cuh"
+#include "dsak/low_head/query.cuh"
 #include "dsak/low_head/results.cuh"
-#include "dsak/low_head/scores.cuh"
 #include "dsak/low_head/share.cuh"
 #include "dsak/low_head/softmax.cuh"
-#include "dsak/low_head/values.cuh"
 #include "dsak/mbarrier.cuh"
 #include "dsak/registers.cuh"
 #include "dsak/shared_memory.cuh"
@@ -36,122 +40,72 @@ namespace dsak::low_head {
 struct Consumer {
   const Arguments& args;
   const u32 smem;
-  const u32 warp = threadIdx.x >> 5, lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3;
+  const Member me{smem};
 
   // Octaves per unit of a raw score.
   __device__ __forceinline__ float score_factor() const {
     const float q_scale = args.q_scale != nullptr ? __ldg(args.q_scale) : 1.f;
-    return q_scale * kv_scale_of(args) * args.sm_scale * kLog2e;
-  }
-
-  // The block's raw scores as logits in octaves, -inf where masked.
-  __device__ __forceinline__ void to_logits(Scores& s, float factor, u32 valid_low, u32 valid_high) const {
-#pragma unroll
-    for (u32 i = 0; i < kHeads / 2; ++i) s[i] *= factor;
-    if ((valid_low & valid_high) != ~0u) mask_scores(s, valid_low, valid_high, warp, g);
-  }
-
-  // Softmax of a block: P to shared memory, sums to `statistics`; older sums into the frame of the block. Where
-  // registers allow it, the first fragments of V are on their way during the barrier.
-  __device__ __forceinline__ void weigh(Output& total, Statistics& statistics, ValueFragments& v, const Scores& logits,
-                                        Frames& frames, u32 values) const {
-    statistics.note_maxima(logits);
-    float sums[kOwn];
-#pragma unroll 1
-    while (true) {  // once, or twice where a frame moves
-      store_probabilities(sums, logits, frames, smem, warp, lane);
-      if constexpr (kLoadEarly) load_first_values(v, values);
-      if (!consumer_barrier_any(statistics.exceed(frames))) break;
-      float rescale[kOwn];
-      statistics.move_frames(rescale, frames, smem, warp, g, t);
-      frames.load(smem, t);
-#pragma unroll
-      for (u32 c = 0; c < kChunks; ++c)
-#pragma unroll
-        for (u32 i = 0; i < kHeads / 2; ++i) total[c][i] *= rescale[(i >> 2) * 2 + (i & 1)];
-    }
-#pragma unroll
-    for (u32 i = 0; i < kOwn; ++i) statistics.sum[i] += sums[i];
+    const float factor = q_scale * kv_scale_of(args) * args.sm_scale * kLog2e;
+    return fabsf(factor) > kLargestFactor ? copysignf(kLargestFactor, factor) : factor;  // a NaN stays
   }
 
   __device__ __forceinline__ void run(u32 blocks) const {
     const float factor = score_factor();
     finish_query();
-    Frames::clear(smem);
+    Frames::clear(me.memory);
     consumer_barrier();
     Output total;
-    clear(total);
+#pragma unroll
+    for (u32 c = 0; c < kChunks; ++c)
+#pragma unroll
+      for (u32 i = 0; i < kHeads / 2; ++i) total[c][i] = 0.f;
     Statistics statistics;
     statistics.reset();
-    const u32 keys = smem + plan::kRows + key_offset(warp, lane), values = smem + plan::kRows + value_offset(warp, lane);
-    u32 done = 0;  // blocks that selected a row
-#pragma unroll 1
-    for (u32 n = 0; n < blocks; ++n) {
-      const u32 slot = n % kStages, offset = slot * plan::kStage, empty = smem + plan::kEmpty + 8 * slot;
-      mbarrier::wait(smem + plan::kFull + 8 * slot, (n / kStages) & 1);
-      u32 valid_low, valid_high;
-      shared::load(valid_low, valid_high, smem + plan::kValid + 8 * slot);
-      if ((valid_low | valid_high) == 0) {
-        mbarrier::arrive_for_warp(empty, lane == 0);
-        continue;
-      }
-      Scores s;
-      Frames frames;
-      multiply_keys(s, keys + offset, smem, [&] {
-        if constexpr (kLoadEarly) frames.load(smem, t);
-        // Until the products of the block before have read P in all four warps.
-        mbarrier::wait(smem + plan::kProbabilityEmpty, (done++ & 1) ^ 1);
-      });
-      to_logits(s, factor, valid_low, valid_high);
-      if constexpr (!kLoadEarly) frames.load(smem, t);
-      ValueFragments v;
-      weigh(total, statistics, v, s, frames, values + offset);
-      if constexpr (!kLoadEarly) load_first_values(v, values + offset);
-      multiply_values(total, v, values + offset, smem, [&] { mbarrier::arrive_for_warp(empty, lane == 0); });
-      mbarrier::arrive_for_warp(smem + plan::kProbabilityEmpty, lane == 0);
-    }
-    total_statistics(statistics, smem, warp, g, t);
+    const bool combines = kTeams > 1 || (kSplit && cluster::size() > 1);
+    Lender lender = combines ? Lender::of(blocks) : Lender{~0u};
+    Blocks{me}.attend(total, statistics, blocks, factor, [&](u32 block) { lender.reach(block); });
+    total_statistics(statistics, me);
     Frames frames;
-    frames.load(smem, t);
+    frames.load(me.memory, me.t);
     const Share share = Share::of_this_cta(args);
-    if (kSplit && share.splits > 1)
-      Combine{args, share, smem, warp, g, t}.run(total, statistics, frames);
+    if (combines)
+      Combine{args, share, me}.run(total, statistics, frames);
     else
-      store_results(total, statistics, frames, args, share, warp, g, t);
+      store_results(total, statistics, frames, args, share, me);
   }
 };
 
 __device__ __forceinline__ void run(const Arguments& args) {
-  extern __shared__ __align__(128) u8 dynamic_shared[];
+  extern __shared__ __align__(1024) u8 dynamic_shared[];
   const u32 smem = shared::address_of(dynamic_shared);
   const Share share = Share::of_this_cta(args);
   // Through a shuffle, so that ptxas knows the roles to be uniform: wgmma under a branch it thinks divergent is serialised.
-  const bool produces = __shfl_sync(~0u, threadIdx.x >> 7, 0) != 0;
-  if (threadIdx.x == 0) {
-    for (u32 i = 0; i < kStages; ++i) {
-      mbarrier::init(smem + plan::kFull + 8 * i, kProducerWarps);
-      mbarrier::init(smem + plan::kEmpty + 8 * i, kConsumerThreads / 32 * mbarrier::kArrivalsPerWarp);
-    }
-    mbarrier::init(smem + plan::kProbabilityEmpty, kConsumerThreads / 32 * mbarrier::kArrivalsPerWarp);
-    if constexpr (kSplit) mbarrier::init(smem + plan::kPartials, 1);
-    mbarrier::fence_init();
-    if constexpr (kSplit) {
-      if (share.splits > 1) Combine::expect(smem, share.splits);
-    }
-  }
+  const bool produces = __shfl_sync(~0u, threadIdx.x / kTeamThreads, 0) == kTeams;
   // The first indices and Q are on their way while the barriers are set up.
   BlockIndices first{-1, -1};
   if (produces)
-    first = BlockIndices::load(args, share, share.first_block, static_cast<i32>(threadIdx.x & 31));
+    first = BlockIndices::load(args, share, share.split, threadIdx.x & 31);
   else
     start_query(args, share, smem);
+  if (threadIdx.x == 0) {
+    for (u32 i = 0; i < kStages; ++i) mbarrier::init(smem + plan::kFull + 8 * i, RowCopies::kArrivals);
+    for (u32 i = 0; i < kStages * plan::kPieces; ++i)
+      mbarrier::init(smem + plan::kEmpty + 8 * i, kTeamThreads / 32 * mbarrier::kArrivalsPerWarp);
+    for (u32 i = 0; i < kTeams; ++i)
+      mbarrier::init(smem + plan::kProbabilityEmpty + 8 * i, kTeamThreads / 32 * mbarrier::kArrivalsPerWarp);
+    if constexpr (kSplit) mbarrier::init(smem + plan::kPartials, 1);
+    mbarrier::fence_init();
+  }
+  if constexpr (kSplit) {
+    if ((kTeams > 1 || share.splits > 1) && threadIdx.x < 32) Combine::expect(smem, share);
+  }
   __syncthreads();
   if (produces) {
-    registers::shrink_to<kProducerRegisters>();
+    if constexpr (kCtasPerSm > 1) registers::shrink_to<kProducerRegisters>();
     Producer{args, share, smem}.run(first);
   } else {
-    registers::grow_to<kConsumerRegisters>();
-    Consumer{args, smem}.run(static_cast<u32>(share.last_block - share.first_block));
+    if constexpr (kCtasPerSm > 1) registers::grow_to<kConsumerRegisters>();
+    Consumer{args, smem}.run(share.own_blocks());
   }
 }
 

@@ -1,4 +1,4 @@
-// A CTA's share of the work: one token, one tile of heads (blockIdx.y), and a run of key blocks.
+// A CTA's share of the work: one token, one tile of heads (blockIdx.y), and every so many-th key block.
 #pragma once
 
 #include "dsak/cluster.cuh"
@@ -10,26 +10,28 @@ struct Share {
   u32 split, splits;  // this CTA's place in the cluster that shares the keys
   i32 token, first_head, heads;
   i32 columns;  // of the token's index row that count
-  i32 first_block, last_block;
+
+  // Key blocks of the token; this CTA has number `split` and every `splits`-th from there. Nothing is divided before the first
+  // load.
+  __device__ __forceinline__ u32 blocks() const { return (static_cast<u32>(columns) + kKeys - 1) / kKeys; }
+  __device__ __forceinline__ u32 own_blocks() const {
+    const u32 all = blocks();
+    return !kSplit ? all : split < all ? (all - split - 1) / splits + 1 : 0;
+  }
 
   static __device__ __forceinline__ Share of_this_cta(const Arguments& args) {
     Share s;
-    s.splits = kSplit ? cluster::size() : 1;
     // Read anew at every call: a consumer works this out again at the end instead of keeping it in registers.
     u32 x, y;
     asm volatile("mov.u32 %0, %%ctaid.x;" : "=r"(x));
     asm volatile("mov.u32 %0, %%ctaid.y;" : "=r"(y));
-    const u32 log_splits = kSplit ? 31 - __clz(s.splits) : 0;  // a power of two: no divisions before the first load
-    s.split = kSplit ? x & (s.splits - 1) : 0;
-    s.token = static_cast<i32>(x >> log_splits);
+    s.splits = kSplit ? cluster::size() : 1;
+    s.split = kSplit ? cluster::rank() : 0;
+    s.token = static_cast<i32>(kSplit ? cluster::index() : x);
     s.first_head = static_cast<i32>(y * kHeads);
     s.heads = min(static_cast<i32>(kHeads), args.H - s.first_head);
     s.columns = args.topk;
     if (args.topk_length != nullptr) s.columns = min(max(__ldg(args.topk_length + s.token), 0), args.topk);
-    // Whole blocks, so that only one CTA has a short one.
-    const i32 blocks = (s.columns + static_cast<i32>(kKeys) - 1) / static_cast<i32>(kKeys);
-    s.first_block = static_cast<i32>(s.split) * blocks >> log_splits;
-    s.last_block = static_cast<i32>(s.split + 1) * blocks >> log_splits;
     return s;
   }
 };

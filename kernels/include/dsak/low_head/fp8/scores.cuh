@@ -1,44 +1,14 @@
-// Scores of one key block: S^T = K Q^T, K through registers, Q as core matrices in shared memory.
-//
-// Thread (warp w, lane 4g + t) afterwards owns keys 16w + g and 16w + g + 8 of heads 8n + 2t and 8n + 2t + 1: s[4n], s[4n + 1]
-// are the first key's, s[4n + 2], s[4n + 3] the second one's.
+// Scores of one key block, FP8: S^T = K Q^T, K through registers, Q as core matrices in shared memory.
 #pragma once
 
-#include "dsak/cp_async.cuh"
 #include "dsak/descriptor.cuh"
 #include "dsak/ldmatrix.cuh"
 #include "dsak/low_head/layout.cuh"
-#include "dsak/low_head/share.cuh"
-#include "dsak/shared_memory.cuh"
 #include "dsak/wgmma_narrow.cuh"
 
 namespace dsak::low_head {
 
-using Scores = float[kHeads / 2];
-
-// Starts to bring the CTA's heads of Q; heads beyond the last one become zeros.
-__device__ __forceinline__ void start_query(const Arguments& args, const Share& share, u32 smem) {
-  constexpr u32 kChunks = kWidth / 16;
-#pragma unroll
-  for (u32 first = 0; first < kHeads * kChunks; first += kConsumerThreads) {
-    const u32 x = first + threadIdx.x, head = x / kChunks, chunk = x % kChunks;
-    if (kHeads * kChunks % kConsumerThreads != 0 && x >= kHeads * kChunks) break;
-    const bool exists = static_cast<i32>(head) < share.heads;
-    const i64 h = share.first_head + (exists ? static_cast<i32>(head) : 0);
-    const u8* source = chunk < kLatent / 16 ? args.q + share.token * args.q_stride_t + h * args.q_stride_h + chunk * 16
-                                            : args.q_rope + share.token * args.q_rope_stride_t + h * args.q_rope_stride_h +
-                                                  (chunk * 16 - kLatent);
-    cp_async::copy16_or_zero(smem + plan::kQuery + ((chunk * kHeadGroups + (head >> 3)) * 8 + (head & 7)) * 16, source, exists);
-  }
-}
-
-// A barrier of the consumers must follow.
-__device__ __forceinline__ void finish_query() {
-  cp_async::wait_all();
-  shared::fence_async_proxy();  // wgmma reads it
-}
-
-// Where this lane's ldmatrix rows of K start in a stage.
+// What a warp's loads of K start from in a stage: this lane's ldmatrix row.
 __device__ __forceinline__ u32 key_offset(u32 warp, u32 lane) { return plan::row(16 * warp + (lane & 15)) + (lane >> 4) * 16; }
 
 // Ends a chain: its sum goes to `s`.
@@ -103,16 +73,6 @@ __device__ __forceinline__ void multiply_keys(Scores& s, u32 keys, u32 smem, con
   for (u32 b = 0; b < kBuffers; ++b) {
     wgmma::pin_operand(k[b][0]);
     wgmma::pin_operand(k[b][1]);
-  }
-}
-
-// Masks the two keys of this thread.
-__device__ __forceinline__ void mask_scores(Scores& s, u32 valid_low, u32 valid_high, u32 warp, u32 g) {
-  const u32 bits = ((warp & 2) ? valid_high : valid_low) >> ((warp & 1) * 16 + g);
-#pragma unroll
-  for (u32 n = 0; n < kHeadGroups; ++n) {
-    if (!(bits & 1)) s[4 * n] = s[4 * n + 1] = negative_infinity();
-    if (!(bits & 256)) s[4 * n + 2] = s[4 * n + 3] = negative_infinity();
   }
 }
 

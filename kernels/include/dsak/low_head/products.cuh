@@ -1,0 +1,12 @@
+// The matrix products of a key block, for the rows' dtype: multiply_keys, multiply_values and what goes with them.
+#pragma once
+
+#include "dsak/low_head/layout.cuh"
+
+#if DSAK_BF16
+#include "dsak/low_head/bf16/scores.cuh"
+#include "dsak/low_head/bf16/values.cuh"
+#else
+#include "dsak/low_head/fp8/scores.cuh"
+#include "dsak/low_head/fp8/values.cuh"
+#endif
