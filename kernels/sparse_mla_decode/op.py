@@ -6,7 +6,7 @@ from aot.registry import sibling
 from aot.spec import Candidate, Op
 
 shared = sibling(__file__, "../include/sparse_mla")
-triton = sibling(__file__, "triton_candidates")
+triton, tile = (sibling(__file__, f"{name}_candidates") for name in ("triton", "tile"))
 
 OP = Op(
     name="sparse_mla_decode",
@@ -19,6 +19,8 @@ OP = Op(
         # From about six items on; fewer are faster in clusters of tiles of 16 heads.
         *sibling(__file__, "../include/q8").candidates("T * (H // 64) * 24 >= sm_count"),
         *sibling(__file__, "low_candidates").candidates(),
+        *tile.candidates("fp8"),
+        *tile.candidates("bf16"),
         *triton.candidates(),
     ),
 )

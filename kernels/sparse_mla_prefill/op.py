@@ -7,6 +7,7 @@ from aot.spec import Candidate, Op
 
 shared = sibling(__file__, "../include/sparse_mla")
 fp8, bf16 = (sibling(__file__, f"{dtype}_candidates") for dtype in ("fp8", "bf16"))
+tile = sibling(__file__, "tile_candidates")
 
 OP = Op(
     name="sparse_mla_prefill",
@@ -18,7 +19,9 @@ OP = Op(
     candidates=(
         *sibling(__file__, "../include/q8").candidates(),
         *sibling(__file__, "low_candidates").candidates(),
+        *tile.candidates("fp8"),
         *fp8.candidates(),
+        *tile.candidates("bf16"),
         *bf16.candidates(),
     ),
 )
