@@ -3,8 +3,8 @@
 ``S^T = K Q^T`` has M = 64 keys, ``O^T = V^T P^T`` has M = 512 columns, and N is the heads in both. V^T is the block of rows as it lies,
 read M-major. Two warpgroups take key blocks in turn, each with a sum, a frame and an output of its own, and meet at the end only::
 
-    warpgroup 0     QK 0  softmax  PV 0                 QK 2  softmax  PV 2  ...
-    warpgroup 1              QK 1  softmax  PV 1                 QK 3  softmax  PV 3
+    warpgroup 0     QK 0  softmax  PV 0  QK 2          softmax  PV 2  QK 4 ...
+    warpgroup 1              QK 1  softmax  PV 1  QK 3          softmax  PV 3 ...
     warpgroup 2     gathers block n + STAGES as soon as the owner of block n is done with it
 
 A head's keys lie across all lanes and warps, so maxima are not reduced block by block. P is computed in the frame of the blocks before;
@@ -73,8 +73,8 @@ def consumers(D: int, FP8: bool, HEADS: int, STAGES: int) -> SimpleNamespace:
             f.total[i, j] *= c.weights[half, j]
 
     @T.macro
-    def own(c, f, half, k, to_log2, tid):  # type: ignore[no-untyped-def]
-        """Block 2 k + half."""
+    def score(c, f, half, k):  # type: ignore[no-untyped-def]
+        """Begin the scores of block 2 k + half."""
         n = k * 2 + half
         b = n % STAGES
         T.barrier_wait(c.full[b], n // STAGES % 2)
@@ -82,7 +82,11 @@ def consumers(D: int, FP8: bool, HEADS: int, STAGES: int) -> SimpleNamespace:
         T.wgmma_gemm(c.K[b, :, :], c.Q, f.S, transpose_B=True, clear_accum=True)
         if TAIL:
             T.wgmma_gemm(c.tails[b, :, :], c.Q_tail, f.S, transpose_B=True)
-        T.wait_wgmma(0)
+
+    @T.macro
+    def own(c, f, half, k, more, to_log2, tid):  # type: ignore[no-untyped-def]
+        """From the scores of block 2 k + half to its part of the output, and if there is ``more`` to the next scores."""
+        b = (k * 2 + half) % STAGES
         T.warpgroup_fence_operand(f.S, num_regs=HEADS // 2)
         for i, j in T.Parallel(KEYS, HEADS):
             f.S[i, j] = T.if_then_else(c.rows[b, i] >= 0, f.S[i, j] * to_log2, -T.infinity("float32"))
@@ -98,10 +102,18 @@ def consumers(D: int, FP8: bool, HEADS: int, STAGES: int) -> SimpleNamespace:
             f.total[i, j] += f.E[i, j]
         T.wgmma_gemm(c.K[b, :, 0:HALF], c.P[half * 2 + k % 2, :, :], f.left, transpose_A=True)
         T.wgmma_gemm(c.K[b, :, HALF:512], c.P[half * 2 + k % 2, :, :], f.right, transpose_A=True)
-        T.wait_wgmma(0)
+        if more and STAGES > 2:  # with two, the next block waits for this one's stage
+            score(c, f, half, k + 1)
+            T.wait_wgmma(2 if TAIL else 1)
+        else:
+            T.wait_wgmma(0)
         T.warpgroup_fence_operand(f.left, num_regs=HEADS * 2)
         T.warpgroup_fence_operand(f.right, num_regs=HEADS * 2)
         T.barrier_arrive(c.empty[b])
+        if more:
+            if STAGES == 2:
+                score(c, f, half, k + 1)
+            T.wait_wgmma(0)
 
     @T.macro
     def join(c, given, kept, half):  # type: ignore[no-untyped-def]
@@ -144,8 +156,13 @@ def consumers(D: int, FP8: bool, HEADS: int, STAGES: int) -> SimpleNamespace:
         if tid < 2:
             c.flags[half, tid] = -1
         T.sync_threads(2 + half, 128)
-        for k in T.serial(T.ceildiv(blocks - half, 2)):
-            own(c, f, half, k, to_log2, tid)
+        if half < blocks:
+            score(c, f, half, 0)
+            T.wait_wgmma(0)
+            last = T.ceildiv(blocks - half, 2) - 1
+            for k in T.serial(last):
+                own(c, f, half, k, True, to_log2, tid)
+            own(c, f, half, last, False, to_log2, tid)
 
         across_lanes(f.top, c.tops, half)
         for distance in (4, 8, 16):

@@ -45,12 +45,16 @@ def consumers(D: int, FP8: bool) -> SimpleNamespace:
                 f.acc[i, j] *= f.shrink[i]
 
     @T.macro
-    def own(c, f, half, n, to_log2):  # type: ignore[no-untyped-def]
-        """Score block n, hand P over, and accumulate."""
+    def own(c, f, half, n, to_log2, pending):  # type: ignore[no-untyped-def]
+        """Score block n, hand P over, and accumulate. ``pending`` says that the product of block n - 1 still runs."""
         b = n % 2
         T.barrier_wait(c.full[b * 2], n // 2 % 2)
         T.fence_proxy_async()  # cp.async wrote through the generic proxy, wgmma reads through the other
         T.wgmma_gemm(c.Q[:, 0:HALF], c.K[b, :, 0:HALF], f.S, transpose_B=True, clear_accum=True)
+        if pending:
+            T.wait_wgmma(1)
+            T.warpgroup_fence_operand(f.acc, num_regs=128)
+            T.barrier_arrive(c.empty[(1 - b) * 2 + half])
         T.barrier_wait(c.full[b * 2 + 1], n // 2 % 2)
         T.fence_proxy_async()
         T.wgmma_gemm(c.Q[:, HALF:512], c.K[b, :, HALF:512], f.S, transpose_B=True)
@@ -85,7 +89,7 @@ def consumers(D: int, FP8: bool) -> SimpleNamespace:
 
     @T.macro
     def other(c, f, half, n):  # type: ignore[no-untyped-def]
-        """Accumulate block n, which the other warpgroup has scored."""
+        """Accumulate block n, which the other warpgroup has scored; the next scores are under way before that is waited for."""
         b = n % 2
         T.barrier_wait(c.ready[b], n // 2 % 2)
         T.fence_proxy_async()
@@ -93,9 +97,6 @@ def consumers(D: int, FP8: bool) -> SimpleNamespace:
         T.copy(c.frames[b, :], f.m)
         rescale(f)
         T.wgmma_gemm(c.tails[b, :, :], c.K[b, :, half * HALF : half * HALF + HALF], f.acc)
-        T.wait_wgmma(0)
-        T.warpgroup_fence_operand(f.acc, num_regs=128)
-        T.barrier_arrive(c.empty[b * 2 + half])
 
     @T.macro
     def consume(c, half, blocks, to_log2, kv_scale, has_kv_scale, attn_sink, has_sink, H, tid):  # type: ignore[no-untyped-def]
@@ -116,15 +117,17 @@ def consumers(D: int, FP8: bool) -> SimpleNamespace:
         T.fill(f.m, FAR)
         T.fill(f.top, FAR)
         T.fill(f.total, 0)
-        for pair in T.serial(T.ceildiv(blocks, 2)):
-            if half == 0:
-                own(c, f, half, pair * 2, to_log2)
-                if pair * 2 + 1 < blocks:
-                    other(c, f, half, pair * 2 + 1)
-            else:
-                other(c, f, half, pair * 2)
-                if pair * 2 + 1 < blocks:
-                    own(c, f, half, pair * 2 + 1, to_log2)
+        # WG 0: own 0, then (other 1, own 2) ...; WG 1: (other 0, own 1) ...: products in flight never cross the end of a round
+        if half == 0:
+            if blocks > 0:
+                own(c, f, half, 0, to_log2, False)
+        for pair in T.serial((blocks - 1 + half) // 2):
+            other(c, f, half, pair * 2 + 1 - half)
+            own(c, f, half, pair * 2 + 2 - half, to_log2, True)
+        if (blocks + half) % 2 == 0 and blocks > 0:
+            other(c, f, half, blocks - 1)
+            T.wait_wgmma(0)
+            T.warpgroup_fence_operand(f.acc, num_regs=128)
         T.copy(f.top, c.tops[half, 0, :])
         T.copy(f.total, c.totals[half, 0, :])
         T.sync_threads(1, 256)
