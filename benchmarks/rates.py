@@ -1,6 +1,6 @@
 """Kernel rates on this GPU, through the installed wheels: medians of device time, rotating inputs, beside the card's ceilings.
 
-    python benchmarks/rates.py [--only q8,low,tile,triton,decode,kpool,helpers] [--json FILE]
+    python benchmarks/rates.py [--only q8,low,tile,triton,decode,split,kpool,helpers] [--json FILE]
 
 TFLOP/s counts 2 * T * H * topk * (D + 512) / time; GB/s counts bytes read plus bytes written. Needs torch for inputs and events.
 """
@@ -45,6 +45,7 @@ TILE_SHAPES = {  # prefill by the TileLang kernels
 }
 TILE_DECODE_SHAPES = [(65536, heads, d, topk) for d, topk in ((512, 2112), (576, 2048)) for heads in (16, 64)]
 DECODE_SHAPES = [(65536, 16, 512, 2112), (65536, 16, 576, 2048), (65536, 64, 512, 2112), (65536, 64, 576, 2048)]  # s_kv, H, D, topk
+SPLIT_SHAPES = [(65536, heads, 576, 2048) for heads in (16, 64, 128)]
 KPOOL_SHAPES = [(64, 65536), (1, 65536), (64, 8192), (4096, 8192)]  # rows, pools
 TRITON_SHAPES = [(32768, 16, 576, 2048, 4096), (32768, 16, 512, 2176, 4096)]
 
@@ -136,21 +137,26 @@ def attention(
 
 
 def decode(
-    shape: tuple[int, int, int, int], tokens: int, dtype: torch.dtype, packs: dsa_kernels.Packs | None = None, name: str = ""
+    shape: tuple[int, int, int, int],
+    tokens: int,
+    dtype: torch.dtype,
+    op: str = "sparse_mla_decode",
+    packs: dsa_kernels.Packs | None = None,
+    variant: str = "",
 ) -> dict[str, object]:
     """One decode call out of a graph of many, over several index sets; GB/s counts the selected rows."""
     found = packs or dsa_kernels
-    found.preload("sparse_mla_decode")
-    op = found.sparse_mla_decode
+    found.preload(op)
+    call = getattr(found, op)
     s_kv, heads, d, topk = shape
     sets = [attention_inputs(s_kv, heads, d, topk, tokens, dtype) for _ in range(4)]
     turn = itertools.cycle(sets)
-    us = graph_us(lambda: op(sm_scale=SM_SCALE, **next(turn)))
+    us = graph_us(lambda: call(sm_scale=SM_SCALE, **next(turn)))
     gbytes = tokens * topk * d * dtype.itemsize / us / 1e3
     kind = str(dtype)[6:]
-    what = f"T={tokens:4d} H={heads:3d} D={d} topk={topk:4d} {name}"
-    print(f"sparse_mla_decode {kind:16s} {what} {us:9.2f} us {gbytes:8.0f} GB/s", flush=True)
-    return {"op": "sparse_mla_decode", "dtype": kind, "shape": [*shape, tokens], "variant": name, "us": us, "gbytes": gbytes}
+    what = f"T={tokens:4d} H={heads:3d} D={d} topk={topk:4d} {variant:8s}"
+    print(f"{op:18s} {kind:16s} {what} {us:9.2f} us {gbytes:8.0f} GB/s", flush=True)
+    return {"op": op, "dtype": kind, "shape": [*shape, tokens], "variant": variant, "us": us, "gbytes": gbytes}
 
 
 def kpool(batch: int, pools: int) -> dict[str, object]:
@@ -225,7 +231,7 @@ def helpers() -> list[dict[str, object]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", default="ceilings,q8,low,tile,triton,decode,kpool,helpers")
+    parser.add_argument("--only", default="ceilings,q8,low,tile,triton,decode,split,kpool,helpers")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     only = options.only.split(",")
@@ -252,13 +258,16 @@ def main() -> None:
                 rows += [row for t, shapes in TILE_SHAPES.items() for s in shapes for row in attention(s, t, [{"tilelang": {}}], packs)]
             with tilelang_alone("sparse_mla_decode", Path(folder)) as packs:
                 for t, shape, tokens in itertools.product(TILE_SHAPES, TILE_DECODE_SHAPES, (1, 8, 64, 256)):
-                    rows.append(decode(shape, tokens, t, packs, "tilelang"))
+                    rows.append(decode(shape, tokens, t, packs=packs, variant="tilelang"))
     if "triton" in only:
         for shape in TRITON_SHAPES:
             rows += attention(shape, FP8, [{"high": {}}, {"exact": {"precision": "exact"}}])
     if "decode" in only:
         rows += [decode(shape, tokens, FP8) for shape in DECODE_SHAPES for tokens in (1, 8, 64, 256)]
         rows += [decode(DECODE_SHAPES[1], tokens, torch.bfloat16) for tokens in (1, 64)]
+    if "split" in only:  # from how many tokens on prefill is the faster op
+        for shape, tokens, dtype in itertools.product(SPLIT_SHAPES, (32, 64, 96, 128, 160, 256), (FP8, torch.bfloat16)):
+            rows += [decode(shape, tokens, dtype, op) for op in ("sparse_mla_decode", "sparse_mla_prefill")]
     if "kpool" in only:
         rows += [kpool(batch, pools) for batch, pools in KPOOL_SHAPES]
     if "helpers" in only:

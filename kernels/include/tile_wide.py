@@ -118,9 +118,8 @@ def consumers(D: int, FP8: bool) -> SimpleNamespace:
         T.fill(f.top, FAR)
         T.fill(f.total, 0)
         # WG 0: own 0, then (other 1, own 2) ...; WG 1: (other 0, own 1) ...: products in flight never cross the end of a round
-        if half == 0:
-            if blocks > 0:
-                own(c, f, half, 0, to_log2, False)
+        if half == 0 and blocks > 0:
+            own(c, f, half, 0, to_log2, False)
         for pair in T.serial((blocks - 1 + half) // 2):
             other(c, f, half, pair * 2 + 1 - half)
             own(c, f, half, pair * 2 + 2 - half, to_log2, True)
