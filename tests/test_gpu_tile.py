@@ -22,8 +22,9 @@ from tests.attention import FP8, INF, Case  # noqa: E402
 BF16 = torch.bfloat16
 OPS = ("sparse_mla_prefill", "sparse_mla_decode")
 KINDS = [(512, False, FP8), (576, False, FP8), (576, True, FP8), (512, False, BF16), (576, False, BF16), (576, True, BF16)]
-kinds = pytest.mark.parametrize(("D", "rope", "dtype"), KINDS, ids=lambda v: str(v).removeprefix("torch."))
+kinds = pytest.mark.parametrize(("D", "rope", "dtype"), KINDS, ids=lambda v: {FP8: "fp8", BF16: "bf16"}.get(v, str(v)))
 heads = pytest.mark.parametrize("H", [16, 32, 64])
+dtypes = pytest.mark.parametrize("dtype", [FP8, BF16], ids=["fp8", "bf16"])
 
 
 @pytest.fixture(scope="module", params=OPS)
@@ -60,7 +61,7 @@ def test_heads(tile, H, D, rope, dtype):
 
 
 @heads
-@pytest.mark.parametrize("dtype", [FP8, BF16])
+@dtypes
 def test_tokens_and_widths(tile, H, dtype):
     for T, topk in itertools.product((1, 2, 65, 437), (1, 63, 64, 65, 127, 129, 256, 2048, 2051)):
         check(tile(T=T, H=H, D=512, dtype=dtype, topk=topk, seed=topk))
@@ -96,7 +97,7 @@ def test_lengths_sinks_and_scales(tile, T, H, D, rope, dtype):
 
 
 @heads
-@pytest.mark.parametrize("dtype", [FP8, BF16])
+@dtypes
 @pytest.mark.parametrize("std", [0.05, 1.0])
 def test_spreads(tile, H, std, dtype):
     """Flat and sharp softmax; logits that rise from block to block, so that the frame moves every time."""
@@ -109,7 +110,7 @@ def test_spreads(tile, H, std, dtype):
 
 
 @heads
-@pytest.mark.parametrize("dtype", [FP8, BF16])
+@dtypes
 @pytest.mark.parametrize("D", [512, 576])
 def test_coherent_rows_keep_their_gain(tile, D, H, dtype):
     """Rows with a common mean: the projection on the reference is 1 within 2e-3."""
@@ -134,7 +135,7 @@ def test_every_precision_is_served_alike(tile):
 
 
 @heads
-@pytest.mark.parametrize("dtype", [FP8, BF16])
+@dtypes
 @pytest.mark.parametrize("T", [3, 1500])
 def test_repeats_are_equal(tile, T, H, dtype):
     """Ragged lengths, 1000 times: a race would show as differing bits."""
@@ -151,7 +152,7 @@ def test_repeats_are_equal(tile, T, H, dtype):
     case.check(rel=5e-3, lse_tol=1e-3, elements=False)
 
 
-@pytest.mark.parametrize("dtype", [FP8, BF16])
+@dtypes
 def test_beyond_four_gigabytes(tile, dtype):
     rows = 2**32 // (576 * dtype.itemsize) + 4096
     free, _ = torch.cuda.mem_get_info()

@@ -7,10 +7,9 @@ read M-major. Two warpgroups take key blocks in turn, each with a sum, a frame a
     warpgroup 1              QK 1  softmax  PV 1  QK 3          softmax  PV 3 ...
     warpgroup 2     gathers block n + STAGES as soon as the owner of block n is done with it
 
-A head's keys lie across all lanes and warps, so maxima are not reduced block by block. P is computed in the frame of the blocks before;
-while P goes to shared memory each thread says whether a logit exceeds the frame by more than RISE. Only then, after the barrier that P
-needs anyway, the block's maxima are reduced, the frame moves, sums are rescaled and P is computed again: once or twice in a list. Sums and
-true maxima stay spread over the threads until the end.
+A head's keys lie across all lanes and warps, so maxima are not reduced block by block. Each thread says whether one of its logits
+exceeds the frame, the maximum that exponents are taken from, by more than RISE. Only then are the maxima reduced, the frame moves and the
+sums are rescaled: once or twice in a list. Sums and true maxima stay spread over the threads until the end.
 """
 
 from types import SimpleNamespace
@@ -41,20 +40,9 @@ def consumers(D: int, FP8: bool, HEADS: int, STAGES: int) -> SimpleNamespace:
                 to[half, i // 8, j] = W[i, j]
 
     @T.macro
-    def exponentials(c, f, half, k):  # type: ignore[no-untyped-def]
-        """P in the present frame, to shared memory."""
-        for i, j in T.Parallel(KEYS, HEADS):
-            f.E[i, j] = T.exp2(f.S[i, j] - c.frames[half, j])
-        T.copy(f.E, f.P)
-        T.copy(f.P, c.P[half * 2 + k % 2, :, :])
-        T.fence_proxy_async()
-        T.sync_threads(2 + half, 128)
-
-    @T.macro
     def move_frame(c, f, half, tid):  # type: ignore[no-untyped-def]
-        """To this block's maxima where they exceed it."""
-        T.copy(f.S, f.E)
-        across_lanes(f.E, c.tops, half)
+        """To the maxima so far where they exceed it."""
+        across_lanes(f.top, c.tops, half)
         T.sync_threads(2 + half, 128)
         if tid < HEADS:
             peak = T.alloc_local([1], "float32")
@@ -94,15 +82,20 @@ def consumers(D: int, FP8: bool, HEADS: int, STAGES: int) -> SimpleNamespace:
             f.top[i, j] = T.max(f.top[i, j], f.S[i, j])
             if f.S[i, j] > c.frames[half, j] + RISE:
                 c.flags[half, k % 2] = k  # two flags in turn: a fast thread sets the next before a slow one has read this
-        exponentials(c, f, half, k)
+        T.sync_threads(2 + half, 128)
         if c.flags[half, k % 2] == k:
             move_frame(c, f, half, tid)
-            exponentials(c, f, half, k)
         for i, j in T.Parallel(KEYS, HEADS):
-            f.total[i, j] += f.E[i, j]
+            f.S[i, j] = T.exp2(f.S[i, j] - c.frames[half, j])
+        T.copy(f.S, f.P)
+        T.copy(f.P, c.P[half * 2 + k % 2, :, :])
+        T.fence_proxy_async()
+        T.sync_threads(2 + half, 128)
+        for i, j in T.Parallel(KEYS, HEADS):
+            f.total[i, j] += f.S[i, j]
         T.wgmma_gemm(c.K[b, :, 0:HALF], c.P[half * 2 + k % 2, :, :], f.left, transpose_A=True)
         T.wgmma_gemm(c.K[b, :, HALF:512], c.P[half * 2 + k % 2, :, :], f.right, transpose_A=True)
-        if more and STAGES > 2:  # with two, the next block waits for this one's stage
+        if more:
             score(c, f, half, k + 1)
             T.wait_wgmma(2 if TAIL else 1)
         else:
@@ -111,8 +104,6 @@ def consumers(D: int, FP8: bool, HEADS: int, STAGES: int) -> SimpleNamespace:
         T.warpgroup_fence_operand(f.right, num_regs=HEADS * 2)
         T.barrier_arrive(c.empty[b])
         if more:
-            if STAGES == 2:
-                score(c, f, half, k + 1)
             T.wait_wgmma(0)
 
     @T.macro
@@ -140,7 +131,6 @@ def consumers(D: int, FP8: bool, HEADS: int, STAGES: int) -> SimpleNamespace:
         """Leaves the tile's output in the first stage, 16 bits each, and the statistics in ``c.kept``."""
         f = SimpleNamespace(
             S=T.alloc_fragment((KEYS, HEADS), "float32"),
-            E=T.alloc_fragment((KEYS, HEADS), "float32"),
             P=T.alloc_fragment((KEYS, HEADS), WORK),
             total=T.alloc_fragment((KEYS, HEADS), "float32"),
             top=T.alloc_fragment((KEYS, HEADS), "float32"),
@@ -156,13 +146,19 @@ def consumers(D: int, FP8: bool, HEADS: int, STAGES: int) -> SimpleNamespace:
         if tid < 2:
             c.flags[half, tid] = -1
         T.sync_threads(2 + half, 128)
-        if half < blocks:
-            score(c, f, half, 0)
-            T.wait_wgmma(0)
-            last = T.ceildiv(blocks - half, 2) - 1
-            for k in T.serial(last):
-                own(c, f, half, k, True, to_log2, tid)
-            own(c, f, half, last, False, to_log2, tid)
+        if STAGES > 2:
+            if half < blocks:
+                score(c, f, half, 0)
+                T.wait_wgmma(0)
+                last = T.ceildiv(blocks - half, 2) - 1
+                for k in T.serial(last):
+                    own(c, f, half, k, True, to_log2, tid)
+                own(c, f, half, last, False, to_log2, tid)
+        else:  # a warpgroup's next block waits for the stage of this one
+            for k in T.serial(T.ceildiv(blocks - half, 2)):
+                score(c, f, half, k)
+                T.wait_wgmma(0)
+                own(c, f, half, k, False, to_log2, tid)
 
         across_lanes(f.top, c.tops, half)
         for distance in (4, 8, 16):

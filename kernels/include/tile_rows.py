@@ -84,7 +84,7 @@ def movers(D: int, FP8: bool, HEADS: int, STAGES: int, SIDES: int) -> SimpleName
     PANELS = D // 64
     PIECES = PASSES * PANELS  # 16-byte loads of a thread for a block
     FIRST = PASSES * 4 if SIDES == 2 else PIECES  # of them for the first side
-    SLOTS = 14 if D == 576 and HEADS == 64 else PIECES  # of them in flight, as many as there are registers for
+    SLOTS = PIECES if HEADS == 16 else 12 if (D, HEADS) == (512, 64) else 8  # of them in flight, as many as there are registers for
 
     @T.macro
     def request(kv, index, raw, k, col0):  # type: ignore[no-untyped-def]

@@ -33,7 +33,7 @@ def sparse_mla_sm90(D: int, FP8: bool, HEADS: int) -> PrimFunc:
     SIDES = 2 if WIDE else 1  # parts of a stage that are freed and filled on their own
     GIVEN, WORK = ("float8_e4m3fn", "float16") if FP8 else ("bfloat16", "bfloat16")
     # 168 a thread at launch, 504 for three: the producer of FP8 rows holds a block of them in registers
-    FEW, MANY = (104, 200) if FP8 and WIDE else (120, 192) if FP8 else (56, 224)
+    FEW, MANY = {16: (120, 192), 32: (72, 216), 64: (88, 208)}[HEADS] if FP8 else (56, 224)
     PARTS = 1 if WIDE else 8
     s = shared._symbols()
     splits_of_a_list = T.dynamic("splits", "int32")
