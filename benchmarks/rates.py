@@ -1,6 +1,6 @@
 """Kernel rates on this GPU, through the installed wheels: medians of device time, rotating inputs, beside the card's ceilings.
 
-    python benchmarks/rates.py [--only q8,low,bf16,triton,decode,split,kpool,helpers] [--json FILE]
+    python benchmarks/rates.py [--only q8,low,tile,triton,decode,split,kpool,helpers] [--json FILE]
 
 TFLOP/s counts 2 * T * H * topk * (D + 512) / time; GB/s counts bytes read plus bytes written. Needs torch for inputs and events.
 """
@@ -12,6 +12,8 @@ import functools
 import itertools
 import json
 import statistics
+import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -36,7 +38,12 @@ LOW_SHAPES = [(32768, heads, d, topk, 4096) for heads in (8, 16, 32) for d, topk
     (32768, 48, 512, 2176, 4096),
 ]
 LOW_DECODE_SHAPES = [(65536, 8, 512, 2112), (65536, 16, 512, 2112), (65536, 16, 576, 2048), (65536, 32, 512, 2112), (65536, 64, 512, 2112)]
-BF16_SHAPES = [(32768, 64, 576, 2048, 4096), (32768, 64, 512, 2176, 4096), (32768, 16, 576, 2048, 4096)]
+TILE_SHAPES = {  # prefill by the TileLang kernels
+    torch.bfloat16: [(32768, heads, 512, 2112, 4096) for heads in (16, 32, 64)]
+    + [(32768, heads, 576, 2048, 4096) for heads in (16, 64, 128)],
+    FP8: [(32768, heads, 512, 2112, 4096) for heads in (16, 32, 64)] + [(32768, heads, 576, 2048, 4096) for heads in (16, 64)],
+}
+TILE_DECODE_SHAPES = [(65536, heads, d, topk) for d, topk in ((512, 2112), (576, 2048)) for heads in (16, 64)]
 DECODE_SHAPES = [(65536, 16, 512, 2112), (65536, 16, 576, 2048), (65536, 64, 512, 2112), (65536, 64, 576, 2048)]  # s_kv, H, D, topk
 SPLIT_SHAPES = [(65536, heads, 576, 2048) for heads in (16, 64, 128)]
 KPOOL_SHAPES = [(64, 65536), (1, 65536), (64, 8192), (4096, 8192)]  # rows, pools
@@ -95,10 +102,23 @@ def attention_inputs(s_kv: int, heads: int, d: int, topk: int, tokens: int, dtyp
     }
 
 
+def tilelang_alone(op: str, folder: Path) -> dsa_kernels.Packs:
+    """``op`` of the installed pack with the TileLang candidates only, which other kernels stand before for some calls."""
+    sys.path.append(str(Path(__file__).parents[1]))
+    from aot.trial import cut
+
+    (pack,) = (Path(str(p["path"])) for p in dsa_kernels.verify() if p["target"] == "sm90")
+    return dsa_kernels.open_packs([cut(pack, folder / op / "sm90", op, lambda name: name.startswith("tile_"))])
+
+
 def attention(
-    shape: tuple[int, int, int, int, int], dtype: torch.dtype, variants: list[dict[str, dict[str, object]]]
+    shape: tuple[int, int, int, int, int],
+    dtype: torch.dtype,
+    variants: list[dict[str, dict[str, object]]],
+    packs: dsa_kernels.Packs | None = None,
 ) -> list[dict[str, object]]:
     """Rates of one shape; the variants of a group are interleaved."""
+    op = (packs or dsa_kernels).sparse_mla_prefill
     s_kv, heads, d, topk, tokens = shape
     sets = [attention_inputs(s_kv, heads, d, topk, tokens, dtype) for _ in range(2)]
     rows = []
@@ -106,7 +126,7 @@ def attention(
         calls = {}
         for name, extra in group.items():
             made = {k: v(tokens, heads, topk) if callable(v) else v for k, v in extra.items()}
-            calls[name] = [functools.partial(dsa_kernels.sparse_mla_prefill, sm_scale=SM_SCALE, **s, **made) for s in sets]
+            calls[name] = [functools.partial(op, sm_scale=SM_SCALE, **s, **made) for s in sets]
         for name, us in medians_us(calls).items():
             tflops = 2 * tokens * heads * topk * (d + 512) / us / 1e6
             kind = str(dtype)[6:]
@@ -116,16 +136,27 @@ def attention(
     return rows
 
 
-def decode(shape: tuple[int, int, int, int], tokens: int, dtype: torch.dtype, op: str = "sparse_mla_decode") -> dict[str, object]:
+def decode(
+    shape: tuple[int, int, int, int],
+    tokens: int,
+    dtype: torch.dtype,
+    op: str = "sparse_mla_decode",
+    packs: dsa_kernels.Packs | None = None,
+    variant: str = "",
+) -> dict[str, object]:
     """One decode call out of a graph of many, over several index sets; GB/s counts the selected rows."""
+    found = packs or dsa_kernels
+    found.preload(op)
+    call = getattr(found, op)
     s_kv, heads, d, topk = shape
     sets = [attention_inputs(s_kv, heads, d, topk, tokens, dtype) for _ in range(4)]
     turn = itertools.cycle(sets)
-    us = graph_us(lambda: getattr(dsa_kernels, op)(sm_scale=SM_SCALE, **next(turn)))
+    us = graph_us(lambda: call(sm_scale=SM_SCALE, **next(turn)))
     gbytes = tokens * topk * d * dtype.itemsize / us / 1e3
     kind = str(dtype)[6:]
-    print(f"{op:18s} {kind:16s} T={tokens:4d} H={heads:3d} D={d} topk={topk:4d} {us:9.2f} us {gbytes:8.0f} GB/s", flush=True)
-    return {"op": op, "dtype": kind, "shape": [*shape, tokens], "us": us, "gbytes": gbytes}
+    what = f"T={tokens:4d} H={heads:3d} D={d} topk={topk:4d} {variant:8s}"
+    print(f"{op:18s} {kind:16s} {what} {us:9.2f} us {gbytes:8.0f} GB/s", flush=True)
+    return {"op": op, "dtype": kind, "shape": [*shape, tokens], "variant": variant, "us": us, "gbytes": gbytes}
 
 
 def kpool(batch: int, pools: int) -> dict[str, object]:
@@ -200,7 +231,7 @@ def helpers() -> list[dict[str, object]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", default="ceilings,q8,low,bf16,triton,decode,split,kpool,helpers")
+    parser.add_argument("--only", default="ceilings,q8,low,tile,triton,decode,split,kpool,helpers")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     only = options.only.split(",")
@@ -224,9 +255,13 @@ def main() -> None:
                 rows += attention(shape, torch.bfloat16, [{"": {}}])
         for dtype in (FP8, torch.bfloat16):
             rows += [decode(shape, tokens, dtype) for shape in LOW_DECODE_SHAPES for tokens in (1, 8, 16, 32, 64, 128, 256)]
-    if "bf16" in only:
-        for shape in BF16_SHAPES:
-            rows += attention(shape, torch.bfloat16, [{"": {}}])
+    if "tile" in only:
+        with tempfile.TemporaryDirectory() as folder:
+            with tilelang_alone("sparse_mla_prefill", Path(folder)) as packs:
+                rows += [row for t, shapes in TILE_SHAPES.items() for s in shapes for row in attention(s, t, [{"tilelang": {}}], packs)]
+            with tilelang_alone("sparse_mla_decode", Path(folder)) as packs:
+                for t, shape, tokens in itertools.product(TILE_SHAPES, TILE_DECODE_SHAPES, (1, 8, 64, 256)):
+                    rows.append(decode(shape, tokens, t, packs=packs, variant="tilelang"))
     if "triton" in only:
         for shape in TRITON_SHAPES:
             rows += attention(shape, FP8, [{"high": {}}, {"exact": {"precision": "exact"}}])

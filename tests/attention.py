@@ -45,6 +45,7 @@ class Case:
         scale=None,
         device="cuda",
         op="sparse_mla_prefill",
+        ops=dsa_kernels,
     ):
         g = torch.Generator(device).manual_seed(seed)
 
@@ -53,7 +54,7 @@ class Case:
         def normal(*shape, mean=0.0):
             return (torch.randn(shape, generator=g, device=device) * std + mean).to(dtype)
 
-        self.op, self.workspace = op, None
+        self.op, self.ops, self.workspace = op, ops, None
         self.H, self.D, self.scale = H, D, D**-0.5 if scale is None else scale
         self.precision = precision
         self.q_scale = self.kv_scale = None
@@ -95,7 +96,7 @@ class Case:
     def launch(self):
         outputs = {"out": self.out, "max_logits": self.max_logits, "lse": self.lse}
         scratch = {} if self.workspace is None else {"workspace": self.workspace}
-        getattr(dsa_kernels, self.op)(**self.inputs(), precision=self.precision, **outputs, **scratch)
+        getattr(self.ops, self.op)(**self.inputs(), precision=self.precision, **outputs, **scratch)
 
     def wanted(self):
         return reference(**self.inputs())

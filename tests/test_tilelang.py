@@ -19,12 +19,18 @@ from aot.targets import TARGETS
 
 FOLDER = KERNELS / "sparse_mla_prefill"
 bf16 = sibling(str(FOLDER / "op.py"), "bf16_candidates")
+tile = sibling(str(FOLDER / "op.py"), "../include/tile")
+
+
+GATHERS = {"tile_bf16_d512_h64": (32, 32), "tile_fp8_d512_h16": (0, 20), "tile_fp8_d576_h64": (0, 36)}
+"""Forms on sm90, and how many 16-byte instructions of theirs copy and load rows, queries among them."""
 
 
 def kernels(target: str) -> dict[str, Kernel]:
-    """The smallest of each form: rows of 512."""
+    """One of each form; rows of 512 and, where registers are scarcest, 576."""
     if target == "sm90":
-        return {"wgmma": bf16.wgmma(512, False)}
+        forms = {f.name: f for dtype in tile.GATHER for f in tile.forms(dtype)}
+        return {name: tile.kernel("tile_prefill.py", forms[name]) for name in GATHERS}
     return {f"tile{heads}": bf16.tile(512, heads, False) for heads in bf16.TILES}
 
 
@@ -40,7 +46,7 @@ def built(target: str, form: str) -> tuple[Unit, CodeObject]:
     return unit, tilelang.build(unit)
 
 
-FORMS = [("sm90", "wgmma"), ("gfx950", "tile16"), ("gfx950", "tile64")]
+FORMS = [(target, form) for target in ("sm90", "gfx950") for form in kernels(target)]
 
 
 @pytest.mark.parametrize(("target", "form"), FORMS)
@@ -54,12 +60,15 @@ def test_object_keeps_its_promises(target, form):
     assert done.tools["tilelang"] == "0.1.15"
 
 
-def test_every_gather_on_sm90_is_asynchronous():
-    """64 cp.async in the loop and the queries, and beside them only the loads of indices, lengths and sinks."""
-    _, done = built("sm90", "wgmma")
+@pytest.mark.parametrize("form", GATHERS)
+def test_every_gather_on_sm90_is_wide(form):
+    """BF16 rows by 16-byte cp.async, FP8 rows and all queries by 16-byte loads, widened two elements to an instruction; wgmma only."""
+    _, done = built("sm90", form)
+    copies, loads = GATHERS[form]
     listing = check._run_cuobjdump(done.image, "--dump-sass")
-    assert len(re.findall(r"LDGSTS\.E\S*\.128", listing)) == 64
-    assert "LDG.E.128" not in listing and "LDG.E.64" not in listing
+    assert len(re.findall(r"LDGSTS\.E\S*\.128", listing)) == copies
+    assert len(re.findall(r"LDG\.E\.128", listing)) == loads and "LDG.E.64" not in listing
+    assert len(re.findall(r"F2FP\.F16\.E4M3\.UNPACK_B", listing)) == (0 if copies else 8 * loads)
     assert "HMMA" not in listing.replace("HGMMA", "")
     assert "UBLKCP" not in listing and "UTMA" not in listing
 

@@ -7,7 +7,7 @@ from aot.spec import Candidate, Op
 
 shared = sibling(__file__, "../include/sparse_mla")
 low = sibling(__file__, "low_candidates")
-triton = sibling(__file__, "triton_candidates")
+triton, tile = (sibling(__file__, f"{name}_candidates") for name in ("triton", "tile"))
 
 OP = Op(
     name="sparse_mla_decode",
@@ -21,6 +21,8 @@ OP = Op(
         *sibling(__file__, "../include/q8").candidates("T * (H // 64) * 24 >= sm_count"),
         *low.candidates("fp8"),
         *low.candidates("bf16"),
+        *tile.candidates("fp8"),
+        *tile.candidates("bf16"),
         *triton.candidates(),
     ),
 )

@@ -1,4 +1,4 @@
-"""BF16 queries x BF16 rows: in TileLang one kernel for all head counts on SM90 and two head tiles on gfx950, in Triton gfx942."""
+"""BF16 queries x BF16 rows on AMD: in TileLang two head tiles on gfx950, in Triton gfx942. SM90 has tile_candidates.py."""
 
 from collections.abc import Mapping
 
@@ -43,18 +43,6 @@ def arguments(d: int, rope_tensor: bool) -> tuple[Arg, ...]:
     )
 
 
-def wgmma(d: int, rope_tensor: bool) -> Kernel:
-    return Kernel(
-        language="tilelang",
-        source="bf16_prefill.py",
-        entry="sparse_mla_wgmma",
-        args=arguments(d, rope_tensor),
-        constants={"D": d},
-        options={"fast_math": True},
-        promises=(r"HGMMA\.64x64x16\.F32\.BF16", r"HGMMA\.64x256x16\.F32\.BF16", r"LDGSTS"),
-    )
-
-
 def tile(d: int, heads: int, rope_tensor: bool) -> Kernel:
     return Kernel(
         language="tilelang",
@@ -96,14 +84,6 @@ def candidates() -> tuple[Candidate, ...]:
     for d, rope_tensor in ((576, False), (576, True), (512, False)):
         when = f"D == {d} and {'' if rope_tensor else 'not '}has(q_rope) and not has(q_scale) and not has(kv_scale)"
         suffix = f"d{d}{'_rope' if rope_tensor else ''}"
-        found.append(
-            Candidate(
-                name=f"bf16_wgmma_{suffix}",
-                targets=("sm90",),
-                when=when,
-                launches=(Launch(wgmma(d, rope_tensor), ("T * cdiv(H, 64)", 1, 1)),),
-            )
-        )
         for heads in TILES:
             found.append(
                 Candidate(

@@ -8,6 +8,7 @@ from aot.spec import Candidate, Op
 shared = sibling(__file__, "../include/sparse_mla")
 low = sibling(__file__, "low_candidates")
 fp8, bf16 = (sibling(__file__, f"{dtype}_candidates") for dtype in ("fp8", "bf16"))
+tile = sibling(__file__, "tile_candidates")
 
 OP = Op(
     name="sparse_mla_prefill",
@@ -20,7 +21,9 @@ OP = Op(
         *sibling(__file__, "../include/q8").candidates(),
         *low.candidates("fp8"),
         *low.candidates("bf16"),
+        *tile.candidates("fp8"),
         *fp8.candidates(),
+        *tile.candidates("bf16"),
         *bf16.candidates(),
     ),
 )

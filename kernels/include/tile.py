@@ -1,0 +1,100 @@
+"""The TileLang kernels for SM90 (tile_sm90.py): their arguments, and which calls a form is for. Both ops declare them with this."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from aot.registry import sibling
+from aot.spec import Arg, Kernel, f32, i32, i64, null, ptr
+
+shared = sibling(__file__, "sparse_mla")
+
+KEYS = 64
+TILES = {16: "H <= 16", 32: "H > 16 and H <= 32", 64: "H > 32"}
+"""Heads of a tile, and the calls that it is for."""
+PROMISES = {
+    16: (r"HGMMA\.64x16x16\.F32",),
+    32: (r"HGMMA\.64x32x16\.F32",),
+    64: (r"HGMMA\.64x64x16\.F32", r"HGMMA\.64x256x16\.F32"),
+}
+GATHER = {"bf16": r"LDGSTS\.E\S*\.128", "fp8": r"F2FP\.F16\.E4M3\.UNPACK_B"}
+"""How rows reach shared memory: asynchronous copies, or loads that are widened in registers."""
+
+
+@dataclass(frozen=True)
+class Form:
+    """A dtype, a place of the queries' rope part and a tile: what a candidate is made for. ``when`` is its guard."""
+
+    dtype: str
+    place: str
+    d: int
+    q_rope: str
+    heads: int
+    when: str
+
+    @property
+    def name(self) -> str:
+        return f"tile_{self.dtype}_{self.place}_h{self.heads}"
+
+
+def forms(dtype: str) -> Iterator[Form]:
+    """Every place and tile for rows of ``dtype``. One object serves every precision level, at the accuracy of a BF16 kernel."""
+    for place, rope, q_rope, where in shared.PLACES:
+        for heads, calls in TILES.items():
+            yield Form(dtype, place, 576 if rope else 512, q_rope, heads, f"{where} and {calls}")
+
+
+def arguments(form: Form, splits: str, statistics: str) -> tuple[Arg, ...]:
+    """In TileLang's order: pointers by name, then scalars by name. Strides of 16-byte aligned rows count 16 bytes.
+
+    ``splits`` is an expression; ``statistics`` the offset of the partial statistics in the workspace, "" where there is none.
+    """
+    size = {"fp8": 1, "bf16": 2}[form.dtype]
+    unit = 16 // size
+    fp8, tail = form.dtype == "fp8", form.d == 576
+    rope_tensor = form.q_rope == "q_rope"
+    pointers = [
+        *map(ptr, ("attn_sink", "indices", "lse", "max_logits", "out", "topk_length")),
+        ptr("q", dtype=form.dtype),
+        ptr("kv", dtype=form.dtype),
+        *((ptr("q_scale"), ptr("kv_scale")) if fp8 else ()),
+        *((ptr("q_tail", of=form.q_rope, offset=0 if rope_tensor else 512 * size, dtype=form.dtype),) if tail else ()),
+        *(
+            (ptr("partial", of="workspace"), ptr("partial_statistics", of="workspace", offset=statistics))
+            if statistics
+            else (null("partial"), null("partial_statistics"))
+        ),
+    ]
+    scalars = [
+        i32("H"),
+        i32("T"),
+        i32("has_length", "has(topk_length)"),
+        i32("has_lse", "has(lse)"),
+        i32("has_max_logits", "has(max_logits)"),
+        i32("has_sink", "has(attn_sink)"),
+        *((i32("has_q_scale", "has(q_scale)"), i32("has_kv_scale", "has(kv_scale)")) if fp8 else ()),
+        i64("indices_s0", "indices.s0"),
+        i64("kv_s0", f"kv.s0 // {unit}"),
+        i64("out_s0", "out.s0 // 8"),
+        i64("out_s1", "out.s1 // 8"),
+        i64("q_s0", f"q.s0 // {unit}"),
+        i64("q_s1", f"q.s1 // {unit}"),
+        *((i64("q_tail_s0", f"{form.q_rope}.s0 // {unit}"), i64("q_tail_s1", f"{form.q_rope}.s1 // {unit}")) if tail else ()),
+        i32("s_kv", "min(s_kv, 2147483647)"),
+        f32("sm_scale"),
+        i32("splits", splits),
+        i32("topk"),
+    ]
+    return tuple(sorted(pointers, key=lambda a: a.name) + sorted(scalars, key=lambda a: a.name))
+
+
+def kernel(source: str, form: Form, splits: str = "1", statistics: str = "") -> Kernel:
+    """``source`` stands in the op's folder and names ``sparse_mla_sm90``."""
+    return Kernel(
+        language="tilelang",
+        source=source,
+        entry="sparse_mla_sm90",
+        args=arguments(form, splits, statistics),
+        constants={"D": form.d, "FP8": form.dtype == "fp8", "HEADS": form.heads},
+        options={"fast_math": True},
+        promises=(*PROMISES[form.heads], GATHER[form.dtype]),
+    )

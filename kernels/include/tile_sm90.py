@@ -1,0 +1,193 @@
+"""Sparse MLA in TileLang for SM90 on wgmma: prefill, and decode over a share of the keys, BF16 or FP8 rows, 16 to 64 heads at a time.
+
+One block of three warpgroups serves one token, one tile of heads and one split of the token's list. Keys come in blocks of 64 gathered
+rows; K and V are the same rows, V is their first 512 columns. Warpgroup 2 gathers (tile_rows.py), warpgroups 0 and 1 score and accumulate:
+with 64 heads as tile_wide.py says, with 16 or 32 as tile_narrow.py does. Every role, barrier and fence is written out.
+
+    shared memory (KB)     Q       K, stages x 64 x 512     tails (and P)    statistics, row numbers, barriers
+    64 heads, D = 576      72      2 x 64                   16               3
+    16 heads, D = 512      16      3 x 64                   P 4              5
+
+A split writes O divided by its sum, and its statistics, as kernels/sparse_mla_decode/partials.py says; with one split the output itself.
+"""
+
+from types import SimpleNamespace
+
+import tilelang.language as T
+from tvm.tirx import PrimFunc
+
+from aot.registry import sibling
+
+shared = sibling(__file__, "tile_shared")
+tile_rows = sibling(__file__, "tile_rows")
+wide = sibling(__file__, "tile_wide")
+narrow = sibling(__file__, "tile_narrow")
+LOG2E, LN2 = shared.LOG2E, shared.LN2
+
+
+def sparse_mla_sm90(D: int, FP8: bool, HEADS: int) -> PrimFunc:
+    """``D`` is the row width, 512 or 576; ``FP8`` says that q and kv are e4m3, else BF16; ``HEADS`` of a tile are 16, 32 or 64."""
+    KEYS, TAIL, WIDE = 64, D - 512, HEADS == 64
+    UNIT = 16 if FP8 else 8  # elements in 16 bytes
+    STAGES = 3 if D == 512 and HEADS == 16 else 2
+    SIDES = 2 if WIDE else 1  # parts of a stage that are freed and filled on their own
+    GIVEN, WORK = ("float8_e4m3fn", "float16") if FP8 else ("bfloat16", "bfloat16")
+    # 168 a thread at launch, 504 for three: the producer of FP8 rows holds a block of them in registers
+    FEW, MANY = {16: (120, 192), 32: (72, 216), 64: (88, 208)}[HEADS] if FP8 else (56, 224)
+    PARTS = 1 if WIDE else 8
+    s = shared._symbols()
+    splits_of_a_list = T.dynamic("splits", "int32")
+    move = tile_rows.movers(D, FP8, HEADS, STAGES, SIDES)
+    compute = wide.consumers(D, FP8) if WIDE else narrow.consumers(D, FP8, HEADS, STAGES)
+
+    @T.macro
+    def scale(sm_scale, q_scale, kv_scale, has_q_scale, has_kv_scale, to_log2):  # type: ignore[no-untyped-def]
+        """From products to base-2 logits."""
+        to_log2[0] = sm_scale * LOG2E
+        if FP8:
+            if has_q_scale != 0:
+                to_log2[0] *= q_scale[0]
+            if has_kv_scale != 0:
+                to_log2[0] *= kv_scale[0]
+
+    @T.macro
+    def finish(c, out, partial, statistics, max_logits, lse, has_max_logits, has_lse, H, tid):  # type: ignore[no-untyped-def]
+        """256 threads: from the first stage to the output or the partials, 16 bytes at a time, and the statistics of a head to a thread."""
+        t = c.place[0]
+        h0 = c.place[1]
+        split = c.place[2]
+        for r in T.serial(HEADS // 4):
+            row = r * 4 + tid // 64
+            at = tid % 64 * 8
+            if h0 + row < H:
+                if c.whole:
+                    T.stg128(out[t, h0 + row, at], T.lds128(c.K[0, row, at]))
+                else:
+                    T.stg128(partial[t, split, h0 + row, at * 2], T.lds128(c.K[0, row, at]))
+        if T.And(tid < HEADS, h0 + tid < H):
+            top = T.if_then_else(c.kept[1, tid] > 0, c.kept[0, tid], -T.infinity("float32"))
+            log2_sum = T.log2(c.kept[1, tid]) + c.kept[2, tid]
+            if c.whole:
+                if has_max_logits != 0:
+                    max_logits[t, h0 + tid] = top * LN2
+                if has_lse != 0:
+                    lse[t, h0 + tid] = T.if_then_else(c.kept[1, tid] > 0, log2_sum * LN2, T.infinity("float32"))
+            else:
+                none = T.if_then_else(c.kept[1, tid] > 0, log2_sum, -T.infinity("float32"))
+                T.stg32(statistics[t, split, h0 + tid, 0], T.reinterpret(top, "uint32"))
+                T.stg32(statistics[t, split, h0 + tid, 4], T.reinterpret(none, "uint32"))
+
+    @T.prim_func
+    def sparse_mla(
+        q: T.StridedTensor((s.T, s.H, 512), (s.q_s0 * UNIT, s.q_s1 * UNIT, 1), GIVEN),
+        q_tail: T.StridedTensor((s.T, s.H, 64), (s.q_tail_s0 * UNIT, s.q_tail_s1 * UNIT, 1), GIVEN),
+        kv: T.StridedTensor((s.s_kv, D), (s.kv_s0 * UNIT, 1), GIVEN),
+        indices: T.StridedTensor((s.T, s.topk), (s.indices_s0, 1), "int32"),
+        topk_length: T.Tensor((s.T,), "int32"),
+        attn_sink: T.Tensor((s.H,), "float32"),
+        q_scale: T.Tensor((1,), "float32"),
+        kv_scale: T.Tensor((1,), "float32"),
+        out: T.StridedTensor((s.T, s.H, 512), (s.out_s0 * 8, s.out_s1 * 8, 1), "bfloat16"),
+        partial: T.Tensor((s.T, splits_of_a_list, s.H, 1024), "uint8"),
+        partial_statistics: T.Tensor((s.T, splits_of_a_list, s.H, 8), "uint8"),
+        max_logits: T.Tensor((s.T, s.H), "float32"),
+        lse: T.Tensor((s.T, s.H), "float32"),
+        has_length: T.int32,
+        has_sink: T.int32,
+        has_q_scale: T.int32,
+        has_kv_scale: T.int32,
+        has_max_logits: T.int32,
+        has_lse: T.int32,
+        sm_scale: T.float32,
+        q_s0: s.q_s0,
+        q_s1: s.q_s1,
+        q_tail_s0: s.q_tail_s0,
+        q_tail_s1: s.q_tail_s1,
+        kv_s0: s.kv_s0,
+        out_s0: s.out_s0,
+        out_s1: s.out_s1,
+    ):
+        H, s_kv, topk, splits = s.H, s.s_kv, s.topk, splits_of_a_list
+        with T.Kernel(s.T * splits * T.ceildiv(H, HEADS), threads=384) as block:
+            if FP8:
+                T.import_source(tile_rows.WIDEN)
+            tiles = T.ceildiv(H, HEADS)
+            t = T.truncdiv(T.truncdiv(block, tiles), splits)
+            split = T.truncmod(T.truncdiv(block, tiles), splits)
+            h0 = T.truncmod(block, tiles) * HEADS
+            # TileLang lays shared memory out by the names that buffers are assigned to: each has one of its own
+            Q = T.alloc_shared((HEADS, 512), WORK)
+            K = T.alloc_shared((STAGES, KEYS, 512), WORK)
+            rows = T.alloc_shared((STAGES, KEYS), "int32")  # -1 where there is none
+            kept = T.alloc_shared((3, HEADS), "float32")  # maximum, sum, frame
+            full = T.alloc_barrier([128 if FP8 else 256] * (STAGES * SIDES))  # of each producer its stores, and with BF16 its cp.asyncs
+            empty = T.alloc_barrier([128] * (STAGES * SIDES))
+            place = T.alloc_shared((3,), "int32")  # token, first head, split: kept here, since the accumulators want the registers
+            frames = T.alloc_shared((2, HEADS), "float32")
+            # the first index of these is the warpgroup; narrow forms keep the eight parts of a warp's lanes
+            tops = T.alloc_shared((2, PARTS, HEADS), "float32")
+            totals = T.alloc_shared((2, PARTS, HEADS), "float32")
+            Q_tail = tails = P = weights = flags = ready = None
+            if TAIL:
+                Q_tail = T.alloc_shared((HEADS, 64), WORK)
+            if TAIL or WIDE:
+                tails = T.alloc_shared((2, KEYS, 64), WORK)
+            if WIDE:
+                ready = T.alloc_barrier([128, 128])
+            else:
+                P = T.alloc_shared((4, KEYS, HEADS), WORK)  # two for each warpgroup: a warp may still read the last one
+                weights = T.alloc_shared((2, HEADS), "float32")
+                flags = T.alloc_shared((2, 2), "int32")
+            c = SimpleNamespace(
+                whole=splits == 1,
+                Q=Q,
+                Q_tail=Q_tail,
+                K=K,
+                tails=tails,
+                rows=rows,
+                kept=kept,
+                full=full,
+                empty=empty,
+                place=place,
+                frames=frames,
+                tops=tops,
+                totals=totals,
+                ready=ready,
+                P=P,
+                weights=weights,
+                flags=flags,
+            )
+            tx = T.get_thread_binding()
+            to_log2 = T.alloc_local([1], "float32")
+            n_keys = T.alloc_local([1], "int32")
+            shared._keys_of(t, topk, topk_length, has_length, n_keys)
+            width = T.ceildiv(T.ceildiv(n_keys[0], KEYS), splits) * KEYS
+            start = T.min(split * width, n_keys[0])
+            stop = T.min(start + width, n_keys[0])
+            blocks = T.ceildiv(stop - start, KEYS)
+
+            with T.ws(2):
+                T.set_max_nreg(FEW, 0)
+                move.gather(c, kv, indices, t, start, stop, blocks, s_kv, tx - 256)
+
+            with T.ws(0):
+                T.set_max_nreg(MANY, 1)
+                if tx == 0:
+                    place[0] = t
+                    place[1] = h0
+                    place[2] = split
+                move.load_queries(c, q, q_tail, t, h0, H, tx)
+                scale(sm_scale, q_scale, kv_scale, has_q_scale, has_kv_scale, to_log2)
+                compute.consume(c, 0, blocks, to_log2[0], kv_scale, has_kv_scale, attn_sink, has_sink, H, tx)
+                finish(c, out, partial, partial_statistics, max_logits, lse, has_max_logits, has_lse, H, tx)
+            with T.ws(1):
+                T.set_max_nreg(MANY, 1)
+                move.load_queries(c, q, q_tail, t, h0, H, tx)
+                scale(sm_scale, q_scale, kv_scale, has_q_scale, has_kv_scale, to_log2)
+                compute.consume(c, 1, blocks, to_log2[0], kv_scale, has_kv_scale, attn_sink, has_sink, H, tx - 128)
+                finish(c, out, partial, partial_statistics, max_logits, lse, has_max_logits, has_lse, H, tx)
+
+    return sparse_mla
+
+
+sparse_mla_sm90.pass_configs = shared.EXPLICIT | {"tl.disable_shared_memory_reuse": True}  # type: ignore[attr-defined]
