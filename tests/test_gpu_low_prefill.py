@@ -43,7 +43,8 @@ def test_full_rows(D, H, dtype):
 @pytest.mark.parametrize("D", [512, 576])
 @pytest.mark.parametrize("H", [1, 3, 7, 9, 15, 17, 24, 31, 33, 48, 63, 65, 96])
 def test_every_head_count(H, D, dtype):
-    check(low(dtype=dtype, T=5, H=H, D=D, topk=330, holes=0.2, pad=1).run())
+    ours = dtype == FP8 or H <= 32  # beyond, BF16 is another kernel's
+    check(low(dtype=dtype, T=5, H=H, D=D, topk=330, holes=0.2, pad=1).run(), rel=3e-3 if ours else 6e-3)
 
 
 @pytest.mark.parametrize("H", HEADS)

@@ -80,9 +80,11 @@ struct Blocks {
   template <class Reach>
   __device__ __forceinline__ void attend(Output& total, Statistics& statistics, u32 blocks, float factor,
                                          const Reach& reach) const {
+#if DSAK_BF16
     if constexpr (kOverlap)
       attend_overlapping(total, statistics, blocks, factor, reach);
     else
+#endif
       attend_in_turn(total, statistics, blocks, factor, reach);
     reach(blocks);
   }
@@ -119,6 +121,7 @@ struct Blocks {
     }
   }
 
+#if DSAK_BF16
   template <class Reach>
   __device__ __forceinline__ void attend_overlapping(Output& total, Statistics& statistics, u32 blocks, float factor,
                                                      const Reach& reach) const {
@@ -166,6 +169,7 @@ struct Blocks {
       block = next;
     }
   }
+#endif
 };
 
 }  // namespace dsak::low_head

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "dsak/cluster.cuh"
+#include "dsak/grid.cuh"
 #include "dsak/low_head/layout.cuh"
 
 namespace dsak::low_head {
@@ -22,9 +23,7 @@ struct Share {
   static __device__ __forceinline__ Share of_this_cta(const Arguments& args) {
     Share s;
     // Read anew at every call: a consumer works this out again at the end instead of keeping it in registers.
-    u32 x, y;
-    asm volatile("mov.u32 %0, %%ctaid.x;" : "=r"(x));
-    asm volatile("mov.u32 %0, %%ctaid.y;" : "=r"(y));
+    const u32 x = grid::x(), y = grid::y();
     s.splits = kSplit ? cluster::size() : 1;
     s.split = kSplit ? cluster::rank() : 0;
     s.token = static_cast<i32>(kSplit ? cluster::index() : x);

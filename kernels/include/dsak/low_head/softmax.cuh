@@ -10,47 +10,26 @@
 #include "dsak/low_head/lanes.cuh"
 #include "dsak/low_head/layout.cuh"
 #include "dsak/low_head/products.cuh"
+#include "dsak/named_barrier.cuh"
 #include "dsak/shared_memory.cuh"
 
 namespace dsak::low_head {
 
 // Barrier of all consumers.
-__device__ __forceinline__ void consumer_barrier() {
-  asm volatile("barrier.cta.sync.aligned 1, %0;" ::"n"(kConsumerThreads) : "memory");
-}
+__device__ __forceinline__ void consumer_barrier() { named_barrier::sync<1, kConsumerThreads>(); }
 
-// Barriers of the 128 threads of a team. One team alone uses the consumers' barrier.
+// Barriers of the threads of a team. One team alone uses the consumers' barrier.
 __device__ __forceinline__ void team_barrier(u32 team) {
   if constexpr (kTeams == 1)
     consumer_barrier();
   else
-    asm volatile("barrier.cta.sync.aligned %0, 128;" ::"r"(2 + team) : "memory");
+    named_barrier::sync<kTeamThreads>(2 + team);
 }
 __device__ __forceinline__ bool team_barrier_any(u32 team, bool mine) {
-  u32 any;
   if constexpr (kTeams == 1)
-    asm volatile(
-        "{\n"
-        ".reg .pred p, q;\n"
-        "setp.ne.u32 p, %1, 0;\n"
-        "barrier.cta.red.or.pred.aligned q, 1, 128, p;\n"
-        "selp.u32 %0, 1, 0, q;\n"
-        "}"
-        : "=r"(any)
-        : "r"(static_cast<u32>(mine))
-        : "memory");
+    return named_barrier::any<1, kConsumerThreads>(mine);
   else
-    asm volatile(
-        "{\n"
-        ".reg .pred p, q;\n"
-        "setp.ne.u32 p, %1, 0;\n"
-        "barrier.cta.red.or.pred.aligned q, %2, 128, p;\n"
-        "selp.u32 %0, 1, 0, q;\n"
-        "}"
-        : "=r"(any)
-        : "r"(static_cast<u32>(mine)), "r"(2 + team)
-        : "memory");
-  return any != 0;
+    return named_barrier::any<kTeamThreads>(2 + team, mine);
 }
 
 // Masks the two keys of this thread.

@@ -11,6 +11,7 @@
 
 #include "dsak/convert.cuh"
 #include "dsak/descriptor.cuh"
+#include "dsak/global_memory.cuh"
 #include "dsak/ldmatrix.cuh"
 #include "dsak/low_head/lanes.cuh"
 #include "dsak/low_head/layout.cuh"
@@ -160,7 +161,7 @@ struct Columns {
       for (u32 c = 0; c < kChunks; ++c) {
         const u32 first = (i >> 1) * 4 + (i & 1);
         const u32 pair = to_bf16x2(total[c][first] * factor[i], total[c][first + 2] * factor[i]);
-        asm volatile("st.global.u32 [%0], %1;" ::"l"(row + 64 * c), "r"(pair) : "memory");
+        global::store(row + 64 * c, pair);
       }
     }
   }
