@@ -72,26 +72,33 @@ def described(kernel: Kernel, made: dict[str, Any]) -> dict[str, Any]:
 
 def describe(op: Op, target: Target, made: dict[str, dict[str, Any]]) -> dict[str, Any]:
     """The manifest entry of ``op``; ``made`` maps kernel names to the records of ``aot.edge``."""
-    kernels = op.kernels_for(target)  # the same source may be there twice, with other arguments
+    kernels: list[dict[str, Any]] = []
+
+    def number(kernel: Kernel) -> int:
+        """Of ``kernel`` among the entries; one object has several where its arguments differ."""
+        entry = described(kernel, made[kernel.name])
+        if entry not in kernels:
+            kernels.append(entry)
+        return kernels.index(entry)
+
     return {
         "name": op.name,
         "doc": op.doc,
         "params": [param(p, target) for p in op.params],
         "symbols": symbols(op),
         "rules": [{"check": canonical(r.check), "wanted": r.wanted, "fix": r.fix} for r in op.rules],
-        "kernels": [described(k, made[k.name]) for k in kernels],
         "candidates": [
             {
                 "name": c.name,
                 "when": canonical(c.when),
                 "workspace": canonical(c.workspace),
                 "launches": [
-                    {"kernel": kernels.index(x.kernel), "grid": [canonical(g) for g in x.grid], "cluster": list(x.cluster)}
-                    for x in c.launches
+                    {"kernel": number(x.kernel), "grid": [canonical(g) for g in x.grid], "cluster": list(x.cluster)} for x in c.launches
                 ],
             }
             for c in op.candidates_for(target)
         ],
+        "kernels": kernels,
     }
 
 

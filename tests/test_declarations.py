@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from aot import registry
+from aot import pack, registry
 from aot.expr import parse
 from aot.spec import Candidate, Kernel, Launch, Op, Rule, Scalar, SpecError, Tensor, i32, i64, ptr, symbols
 from aot.targets import TARGETS, parse_targets
@@ -170,3 +170,21 @@ def test_a_recipe_survives_its_file():
     r = Recipe("k", "sm90", "triton", "k.py", 0, (k,), ({"x": "bf16"},), {"triton": "3"})
     assert loads(r.dumps()) == r
     assert loads(r.dumps()).dumps() == r.dumps()
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("name", registry.discover())
+def test_the_manifest_says_what_the_declaration_says(name, target):
+    """Candidates that share an object keep their own arguments, grid and cluster."""
+    op, target = registry.discover()[name], TARGETS[target]
+    made = {
+        k.name: {"sha256": k.name, "symbol": k.entry, "block": [128, 1, 1], "shared": 0, "params": k.args} for k in op.kernels_for(target)
+    }
+    found = pack.describe(op, target, made)
+    for declared, written in zip(op.candidates_for(target), found["candidates"], strict=True):
+        for x, launch in zip(declared.launches, written["launches"], strict=True):
+            kernel = found["kernels"][launch["kernel"]]
+            assert kernel["object"] == x.kernel.name
+            assert kernel["args"] == [pack.arg(a) for a in x.kernel.args]
+            assert launch["grid"] == [pack.canonical(g) for g in x.grid]
+            assert launch["cluster"] == list(x.cluster)
