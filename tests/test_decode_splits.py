@@ -13,6 +13,7 @@ parse = functools.cache(parse_text)
 
 OP = registry.load(registry.KERNELS / "sparse_mla_decode/op.py").OP
 TILES = registry.load(registry.KERNELS / "sparse_mla_decode/triton_candidates.py").TILES
+TILE = registry.load(registry.KERNELS / "sparse_mla_decode/tile_candidates.py")
 TOKENS = (1, 2, 7, 8, 33, 64, 65, 100, 256, 437, 512, 4096, 70000)
 WIDTHS = (1, 63, 64, 65, 256, 1000, 2048, 2051, 2176, 8192)
 
@@ -63,6 +64,31 @@ def test_splits_fill_the_chip_and_none_is_idle(target, dtype, rope):
         assert 1 <= splits <= min(64, blocks)
         assert (splits - 1) * -(-blocks // splits) < blocks, "the last split has a block"
         assert splits == 1 or tiles * splits <= slots or (splits <= 3 and tiles * splits <= 2 * slots)
+
+
+@pytest.mark.parametrize("heads", TILE.tile.TILES)
+def test_tile_splits_fill_the_chip_and_none_is_idle(heads):
+    splits_of = parse(TILE.splits(heads))
+    for T, H, topk in itertools.product(TOKENS, (8, 16, 64, 128), WIDTHS):
+        splits = int(splits_of({"T": T, "H": H, "topk": topk, "sm_count": 132}))
+        tiles, blocks = T * -(-H // heads), -(-topk // TILE.tile.KEYS)
+        assert 1 <= splits <= min(64, blocks)
+        assert (splits - 1) * -(-blocks // splits) < blocks, "the last split has a block"
+        assert splits == 1 or tiles * splits <= 132 or (splits <= 3 and tiles * splits <= 2 * 132)
+
+
+@pytest.mark.parametrize(("target", "dtype"), [("sm90", "bf16"), ("sm90", "fp8")])
+@pytest.mark.parametrize(("D", "rope"), [(512, False), (576, False), (576, True)])
+def test_tile_serves_every_shape(target, dtype, D, rope):
+    """In one launch or two, and the partials lie in the workspace."""
+    for T, H, topk in itertools.product((1, 64, 70000), (1, 16, 17, 33, 128), (1, 65, 2051)):
+        call = env(target, dtype, T, H, topk, rope, D)
+        c = next(c for c in OP.candidates_for(TARGETS[target]) if c.name.startswith(f"tile_{dtype}") and parse(c.when)(call))
+        splits = next(int(parse(a.value)(call)) for a in c.launches[0].kernel.args if a.name == "splits")
+        assert (splits > 1) == (len(c.launches) == 2) == c.name.endswith("_split")
+        assert int(parse(c.launches[0].grid[0])(call)) == T * -(-H // c.launches[0].kernel.constants["HEADS"]) * splits
+        if splits > 1:
+            assert int(parse(c.workspace)(call)) == T * H * splits * (512 * 2 + 2 * 4)
 
 
 @pytest.mark.parametrize(

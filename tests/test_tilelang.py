@@ -13,7 +13,7 @@ import pytest
 from aot import check
 from aot.compilers import tilelang
 from aot.compilers.base import CodeObject, CompileError, Unit
-from aot.registry import KERNELS, ROOT, sibling
+from aot.registry import KERNELS, ROOT, discover, sibling
 from aot.spec import Kernel, f32, i32, ptr
 from aot.targets import TARGETS
 
@@ -35,8 +35,8 @@ def kernels(target: str) -> dict[str, Kernel]:
 
 
 def unit_of(kernel: Kernel, target: str) -> Unit:
-    others = {"indices": "i32", "topk_length": "i32", "out": "bf16"}
-    dtypes = {a.name: a.dtype or others.get(a.name, "f32") for a in kernel.args if a.type == "ptr"}
+    op = discover()["sparse_mla_prefill"]
+    dtypes = {a.name: op.pointer_dtype(a, TARGETS[target]) for a in kernel.args if a.type == "ptr"}
     return Unit("sparse_mla_prefill", kernel, TARGETS[target], FOLDER, KERNELS / "include", dtypes)
 
 
