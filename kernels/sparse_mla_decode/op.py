@@ -19,6 +19,7 @@ OP = Op(
         # From about six items on; fewer are faster in clusters of tiles of 16 heads.
         *sibling(__file__, "../include/q8").candidates("T * (H // 64) * 24 >= sm_count"),
         *sibling(__file__, "low_candidates").candidates(),
+        *sibling(__file__, "tile_gfx_candidates").candidates(),
         *triton.candidates(),
     ),
 )

@@ -18,6 +18,7 @@ OP = Op(
     candidates=(
         *sibling(__file__, "../include/q8").candidates(),
         *sibling(__file__, "low_candidates").candidates(),
+        *sibling(__file__, "tile_gfx_candidates").candidates(),
         *fp8.candidates(),
         *bf16.candidates(),
     ),
