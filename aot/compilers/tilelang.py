@@ -42,6 +42,8 @@ OPTIONS = {"fast_math", "waves_per_eu"}
 """Kernel options that this compiler knows."""
 CUDA_OPTIONS = ("-diag-suppress=20012",)
 """TileLang's headers annotate defaulted functions; NVRTC remarks on each."""
+HIP_OPTIONS = ("-fno-strict-aliasing",)
+"""TileLang's source reads arrays through wider types than it wrote them through."""
 CUDA_PRELUDE = "#include <tl_templates/cuda/nvrtc_std.h>\n"
 """What TileLang's headers need when NVRTC reads them."""
 
@@ -220,7 +222,7 @@ def build(unit: Unit) -> CodeObject:
             include=headers()[:1],
             headers=unit.include / "hip",
             defines={"DSAK_WAVES_PER_EU": waves} if (waves := int(kernel.options.get("waves_per_eu", 0))) else {},
-            options=hip.FAST_MATH if fast else (),
+            options=(*HIP_OPTIONS, *(hip.FAST_MATH if fast else ())),
         )
         kept["kernel.s"] = made.assembly
         image = made.image

@@ -56,7 +56,7 @@ def call(name: str, *places: Any) -> Any:
 
 
 def sparse_mla_tile(
-    DTYPE: str, D: int, HEADS: int, KEYS: int, TERMS: int, VALUES: str, STAGED: bool, SPLIT: bool, MODEL: bool = False
+    DTYPE: str, D: int, HEADS: int, KEYS: int, TERMS: int, VALUES: str, STAGED: bool, PARKED: int, SPLIT: bool, MODEL: bool = False
 ) -> PrimFunc:
     """``HEADS`` heads (a multiple of 16) and ``KEYS`` keys (of 32) at a time; rows of ``D`` = 512 or 576. ``SPLIT``: decode."""
     SIZE = 2 if DTYPE == "bfloat16" else 1
@@ -67,7 +67,6 @@ def sparse_mla_tile(
     PITCH = pitch(D * SIZE) // SIZE
     CHUNKS, TAIL_CHUNKS = 512 // E, TAIL // E  # copies of 16 bytes in a row
     COPIES, TAIL_COPIES = KEYS * CHUNKS // THREADS, -(-KEYS * TAIL_CHUNKS // THREADS)  # of one thread
-    TILES = KEYS // 16
     P_SCALE = LARGEST[DTYPE]
     O_TYPE = "bfloat16" if SIZE == 2 else "float16"
     ONE_TERM = TERMS == 1
@@ -103,27 +102,40 @@ def sparse_mla_tile(
                         K[at // TAIL_CHUNKS, 512 + at % TAIL_CHUNKS * E + v] = staged[(COPIES + u) * E + v]
 
     @T.macro
-    def scores(S, K, Q, i, g):  # type: ignore[no-untyped-def]
-        """S[8 a + k] = <row 32 a + 8 g + k, this lane's query>."""
+    def score(S, K, Q, at, step, i, g):  # type: ignore[no-untyped-def]
+        """Two 64-byte steps of every S, from ``step`` on; this lane's part of the query is in Q from ``at`` on."""
         k_part = T.alloc_local([2 * E], DTYPE)
+        for tile in T.unroll(KEYS // 16):
+            row = tile // 2 * 32 + i // 4 * 8 + tile % 2 * 4 + i % 4
+            for part in T.unroll(2):
+                for v in T.vectorized(E):
+                    k_part[part * E + v] = K[row, ((step + part) * 4 + g) * E + v]
+            if SIZE == 1:
+                call("mma_deep", S[tile * 4], k_part[0], Q[at])
+            else:
+                call("mma", S[tile * 4], k_part[0], Q[at])
+                call("mma", S[tile * 4], k_part[E], Q[at + E])
+
+    @T.macro
+    def scores(S, K, Q, parked, i, g, tx):  # type: ignore[no-untyped-def]
+        """S[8 a + k] = <row 32 a + 8 g + k, this lane's query>."""
+        q_part = T.alloc_local([2 * E], DTYPE)
+        last = T.alloc_local([E], DTYPE)
         for x in T.unroll(KEYS // 4):
             S[x] = 0.0
-        for tile in T.unroll(TILES):
-            row = tile // 2 * 32 + i // 4 * 8 + tile % 2 * 4 + i % 4
-            for step in T.unroll(STEPS // 2):
-                for part in T.unroll(2):
-                    for v in T.vectorized(E):
-                        k_part[part * E + v] = K[row, ((2 * step + part) * 4 + g) * E + v]
-                if SIZE == 1:
-                    call("mma_deep", S[tile * 4], k_part[0], Q[2 * step * E])
-                else:
-                    call("mma", S[tile * 4], k_part[0], Q[2 * step * E])
-                    call("mma", S[tile * 4], k_part[E], Q[(2 * step + 1) * E])
-            if STEPS % 2:  # 576 bytes are nine times 64
+        for step in T.unroll(PARKED // 2):
+            for part in T.unroll(2):
                 for v in T.vectorized(E):
-                    k_part[v] = K[row, ((STEPS - 1) * 4 + g) * E + v]
+                    q_part[part * E + v] = parked[2 * step + part, tx, v]
+            score(S, K, q_part, 0, 2 * step, i, g)
+        for step in T.unroll((STEPS - PARKED) // 2):
+            score(S, K, Q, 2 * step * E, PARKED + 2 * step, i, g)
+        if STEPS % 2:  # 576 bytes are nine times 64
+            for tile in T.unroll(KEYS // 16):
+                for v in T.vectorized(E):
+                    last[v] = K[tile // 2 * 32 + i // 4 * 8 + tile % 2 * 4 + i % 4, ((STEPS - 1) * 4 + g) * E + v]
                 for part in T.unroll(2):
-                    call("mma", S[tile * 4], k_part[part * 8], Q[(STEPS - 1) * E + part * 8])
+                    call("mma", S[tile * 4], last[part * 8], Q[(STEPS - PARKED - 1) * E + part * 8])
 
     @T.macro
     def softmax(S, rows, b, acc, weights, m, total, to_log2, g):  # type: ignore[no-untyped-def]
@@ -151,14 +163,15 @@ def sparse_mla_tile(
                 weights[x] = weights[x] * shrink[0]
 
     @T.macro
-    def values(K, P, P_rest, acc, weights, ones, i, g):  # type: ignore[no-untyped-def]
+    def values(K, P, P_rest, acc, weights, i, g):  # type: ignore[no-untyped-def]
         """acc += V^T P^T: [4 n .. 4 n + 3] are columns 16 n + 4 g + 0..3 ("transposed") or, for n = E a + c, columns
         E (16 a + 4 g + 0..3) + c ("permuted")."""
         part = T.alloc_local([8 if TRANSPOSED else 8 * E], DTYPE)
         rest = T.alloc_local([8 if TRANSPOSED else 8 * E], DTYPE)
         if ONE_TERM:
+            call("ones", part[0])
             for a in T.unroll(KEYS // 32):
-                call("mma", weights[0], ones[0], P[a * 8])
+                call("mma", weights[0], part[0], P[a * 8])
         if TRANSPOSED:
             WIDE = 8 // SIZE  # elements in 8 bytes
             row = g * 8 + i // (16 // WIDE)
@@ -232,13 +245,12 @@ def sparse_mla_tile(
         with T.Kernel(programs, threads=THREADS, prelude=wave_header(MODEL)) as program:
             K = T.alloc_shared((KEYS, PITCH), DTYPE)
             rows = T.alloc_shared((2, KEYS), "int32")
-            Q = T.alloc_local([STEPS * E], DTYPE)
+            Q = T.alloc_local([(STEPS - PARKED) * E], DTYPE)
+            parked = T.alloc_shared((max(PARKED, 1), THREADS if PARKED else 1, E), DTYPE)
             staged = T.alloc_local([(COPIES + TAIL_COPIES) * E], DTYPE)
             S = T.alloc_local([KEYS // 4], "float32")
             P = T.alloc_local([KEYS // 4], DTYPE)
             P_rest = T.alloc_local([KEYS // 4], DTYPE)
-            ones = T.alloc_local([8], DTYPE)
-            one = T.alloc_local([8], "float32")
             acc = T.alloc_local([128], "float32")
             weights = T.alloc_local([4], "float32")
             m = T.alloc_local([1], "float32")
@@ -274,20 +286,20 @@ def sparse_mla_tile(
             if has_kv_scale != 0:
                 kv_factor[0] = kv_scale[0]
                 to_log2[0] = to_log2[0] * kv_scale[0]
-            for step in T.unroll(512 // (4 * E)):
+            for step in T.unroll(PARKED):
                 for v in T.vectorized(E):
-                    Q[step * E + v] = q[t, h, (step * 4 + g) * E + v]
+                    parked[step, tx, v] = q[t, h, (step * 4 + g) * E + v]
+            for step in T.unroll(512 // (4 * E) - PARKED):
+                for v in T.vectorized(E):
+                    Q[step * E + v] = q[t, h, ((PARKED + step) * 4 + g) * E + v]
             if TAIL:
                 for step in T.unroll(TAIL // (4 * E)):
                     for v in T.vectorized(E):
-                        Q[(512 // (4 * E) + step) * E + v] = q_tail[t, h, (step * 4 + g) * E + v]
+                        Q[(512 // (4 * E) - PARKED + step) * E + v] = q_tail[t, h, (step * 4 + g) * E + v]
             for x in T.unroll(128):
                 acc[x] = 0.0
             for x in T.unroll(4):
                 weights[x] = 0.0
-            for x in T.unroll(8):
-                one[x] = 1.0
-            call("round", ones[0], one[0])
             m[0] = shared.FAR
             total[0] = 0.0
 
@@ -321,14 +333,14 @@ def sparse_mla_tile(
                     fetch(staged, rows, 0, kv, tx)
                     store_rows(K, staged, tx)
                     T.sync_threads()
-                scores(S, K, Q, i, g)
+                scores(S, K, Q, parked, i, g, tx)
                 softmax(S, rows, b, acc, weights, m, total, to_log2[0], g)
                 for a in T.unroll(KEYS // 32):
                     call("round", P[a * 8], S[a * 8])
                     if TERMS == 2:
                         call("rest", S[a * 8], P[a * 8])
                         call("round", P_rest[a * 8], S[a * 8])
-                values(K, P, P_rest, acc, weights, ones, i, g)
+                values(K, P, P_rest, acc, weights, i, g)
 
             total[0] = total[0] + T.call_extern("float32", "dsak_across", total[0], 16)
             total[0] = total[0] + T.call_extern("float32", "dsak_across", total[0], 32)

@@ -22,33 +22,42 @@ ROWS = {("gfx950", "fp8"): "float8_e4m3fn", ("gfx942", "fp8"): "float8_e4m3fnuz"
 
 
 @dataclass(frozen=True)
-class Form:
-    """How a target runs the kernel for rows of one element type.
-
-    ``keys`` a block takes at a time, by its heads, and whether the next ones are on their way meanwhile (``staged``). ``waves`` are those
-    that the compiler is held to on a SIMD, 0 for its own choice. ``values`` says how V^T is read; ``promises`` what the code must hold.
+class Block:
+    """What a block takes: ``keys`` at a time, the next ones on their way meanwhile (``staged``) or not, ``parked`` of its queries' 64-byte
+    steps in LDS. ``waves`` is what the compiler is held to on a SIMD (1: 512 registers a lane, 2: 256), ``per_unit`` the blocks that a unit
+    holds by the evidence table.
     """
 
-    keys: Mapping[int, int]
-    staged: Mapping[int, bool]
-    waves: Mapping[int, int]
+    keys: int
+    staged: bool
+    parked: int
+    waves: int
+    per_unit: int
+
+
+@dataclass(frozen=True)
+class Form:
+    """How a target runs the kernel for rows of one element type: blocks by their heads, how V^T is read, what the code must hold."""
+
+    blocks: Mapping[int, Block]
     values: str
     promises: tuple[str, ...]
 
 
 FORMS: dict[tuple[str, str], Form] = {
     ("gfx950", "bf16"): Form(
-        {16: 32, 64: 32}, {16: True, 64: False}, {16: 1, 64: 1}, "transposed", (r"v_mfma_f32_16x16x32_bf16", r"ds_read_b64_tr_b16")
+        {16: Block(32, True, 0, 1, 4), 64: Block(32, False, 8, 2, 2)}, "transposed", (r"v_mfma_f32_16x16x32_bf16", r"ds_read_b64_tr_b16")
     ),
     ("gfx950", "fp8"): Form(
-        {16: 32, 64: 64},
-        {16: True, 64: False},
-        {16: 1, 64: 2},
+        {16: Block(32, False, 4, 2, 7), 64: Block(64, False, 0, 2, 2)},
         "transposed",
         (r"v_mfma_f32_16x16x128_f8f6f4", r"v_mfma_f32_16x16x32_fp8_fp8", r"ds_read_b64_tr_b8"),
     ),
-    ("gfx942", "bf16"): Form({16: 32, 64: 32}, {16: True, 64: False}, {16: 1, 64: 1}, "permuted", (r"v_mfma_f32_16x16x16_bf16",)),
-    ("gfx942", "fp8"): Form({16: 32, 64: 64}, {16: True, 64: False}, {16: 1, 64: 1}, "permuted", (r"v_mfma_f32_16x16x32_fp8_fp8",)),
+    # a block of 16 heads and 32 BF16 rows would be alone on a unit, with one wave
+    ("gfx942", "bf16"): Form({64: Block(32, False, 0, 1, 1)}, "permuted", (r"v_mfma_f32_16x16x16_bf16", r"v_perm_b32")),
+    ("gfx942", "fp8"): Form(
+        {16: Block(32, True, 0, 1, 3), 64: Block(32, False, 2, 2, 2)}, "permuted", (r"v_mfma_f32_16x16x32_fp8_fp8", r"v_perm_b32")
+    ),
 }
 
 
@@ -79,7 +88,9 @@ def arguments(dtype: str, q_rope: str | None, partials: tuple[Arg, ...] = ()) ->
     return tuple(sorted(found, key=lambda a: (a.type != "ptr", a.name)))
 
 
-def kernel(target: str, dtype: str, form: Form, rope: bool, q_rope: str, heads: int, terms: int, partials: tuple[Arg, ...] = ()) -> Kernel:
+def kernel(target: str, dtype: str, heads: int, terms: int, rope: bool, q_rope: str, partials: tuple[Arg, ...] = ()) -> Kernel:
+    form = FORMS[target, dtype]
+    block = form.blocks[heads]
     return Kernel(
         language="tilelang",
         source=SOURCE,
@@ -89,22 +100,49 @@ def kernel(target: str, dtype: str, form: Form, rope: bool, q_rope: str, heads: 
             "DTYPE": ROWS.get((target, dtype), "bfloat16"),
             "D": 576 if rope else 512,
             "HEADS": heads,
-            "KEYS": form.keys[heads],
+            "KEYS": block.keys,
             "TERMS": terms,
             "VALUES": form.values,
-            "STAGED": form.staged[heads],
+            "STAGED": block.staged,
+            "PARKED": block.parked,
             "SPLIT": bool(partials),
         },
-        options={"waves_per_eu": form.waves[heads]},
+        options={"waves_per_eu": block.waves},
         promises=form.promises,
     )
 
 
-def calls() -> Iterator[tuple[str, str, Form, int, int, str, bool, str, str]]:
-    """Every target, element type, form, heads of a block, terms, place of the rope part, and the guard of their calls."""
+@dataclass(frozen=True)
+class Calls:
+    """Calls that one kernel serves: their guard, what names them, and the arguments of ``kernel``."""
+
+    when: str
+    target: str
+    dtype: str
+    heads: int
+    terms: int
+    rope: bool
+    q_rope: str
+    place: str
+
+    @property
+    def name(self) -> str:
+        return f"tile_{self.target}_{self.dtype}_{self.place}_h{self.heads}{'_two' if self.terms == 2 else ''}"
+
+    @property
+    def block(self) -> Block:
+        return FORMS[self.target, self.dtype].blocks[self.heads]
+
+    def kernel(self, partials: tuple[Arg, ...] = ()) -> Kernel:
+        return kernel(self.target, self.dtype, self.heads, self.terms, self.rope, self.q_rope, partials)
+
+
+def calls(heads: int) -> Iterator[Calls]:
+    """Those of blocks of ``heads`` heads, for every target, element type, number of terms and place of the rope part."""
     for (target, dtype), form in FORMS.items():
-        for heads, which in HEADS.items():
-            for terms, levels in TERMS[dtype].items():
-                for place, rope, q_rope, when in shared.PLACES:
-                    level = f" and precision in ({', '.join(map(repr, levels))},)" if len(TERMS[dtype]) > 1 else ""
-                    yield target, dtype, form, heads, terms, place, rope, q_rope, f"{when} and {which}{level}"
+        if heads not in form.blocks:
+            continue
+        for terms, levels in TERMS[dtype].items():
+            level = f" and precision in ({', '.join(map(repr, levels))},)" if len(TERMS[dtype]) > 1 else ""
+            for place, rope, q_rope, where in shared.PLACES:
+                yield Calls(f"{where} and {HEADS[heads]}{level}", target, dtype, heads, terms, rope, q_rope, place)

@@ -7,6 +7,7 @@ from aot.spec import Candidate, Op
 
 shared = sibling(__file__, "../include/sparse_mla")
 triton = sibling(__file__, "triton_candidates")
+tile = sibling(__file__, "tile_gfx_candidates")
 
 OP = Op(
     name="sparse_mla_decode",
@@ -19,8 +20,11 @@ OP = Op(
         # From about six items on; fewer are faster in clusters of tiles of 16 heads.
         *sibling(__file__, "../include/q8").candidates("T * (H // 64) * 24 >= sm_count"),
         *sibling(__file__, "low_candidates").candidates(),
-        *sibling(__file__, "tile_gfx_candidates").candidates(),
+        # By docs/tuning/tile.md: one reading of a row for 64 heads is worth more than anything else; at 16 heads both kernels wait for
+        # memory, and Triton's holds more waves.
+        *tile.candidates(64),
         *triton.candidates(),
+        *tile.candidates(16),
     ),
 )
 

@@ -1,4 +1,4 @@
-"""BF16 queries x BF16 rows: in TileLang one kernel for all head counts on SM90 and two head tiles on gfx950, in Triton gfx942."""
+"""BF16 queries x BF16 rows: in TileLang one kernel for all head counts on SM90, in Triton one on gfx942."""
 
 from collections.abc import Mapping
 
@@ -6,10 +6,6 @@ from aot.registry import sibling
 from aot.spec import Arg, Candidate, Kernel, Launch, f32, i32, i64, ptr
 
 shared = sibling(__file__, "../include/sparse_mla")
-
-TILES = {16: 16, 64: 32}
-"""Heads of a tile on gfx950, and the keys that it takes at a time."""
-
 
 def arguments(d: int, rope_tensor: bool) -> tuple[Arg, ...]:
     """In TileLang's order: pointers by name, then scalars by name. Strides of 16-byte aligned rows count 8 elements."""
@@ -55,17 +51,6 @@ def wgmma(d: int, rope_tensor: bool) -> Kernel:
     )
 
 
-def tile(d: int, heads: int, rope_tensor: bool) -> Kernel:
-    return Kernel(
-        language="tilelang",
-        source="bf16_prefill.py",
-        entry="sparse_mla_tile",
-        args=arguments(d, rope_tensor),
-        constants={"D": d, "HEADS": heads, "KEYS": TILES[heads]},
-        promises=(r"v_mfma_f32_16x16x16_bf16",),
-    )
-
-
 GFX942 = {"BLOCK_H": 16, "BLOCK_N": 16, "num_warps": 4, "waves_per_eu": 2}
 
 
@@ -104,13 +89,4 @@ def candidates() -> tuple[Candidate, ...]:
                 launches=(Launch(wgmma(d, rope_tensor), ("T * cdiv(H, 64)", 1, 1)),),
             )
         )
-        for heads in TILES:
-            found.append(
-                Candidate(
-                    name=f"bf16_tile{heads}_{suffix}",
-                    targets=("gfx950",),
-                    when=f"{when} and {'H <= 16' if heads == 16 else 'H > 16'}",
-                    launches=(Launch(tile(d, heads, rope_tensor), (f"T * cdiv(H, {heads})", 1, 1)),),
-                )
-            )
     return tuple(found)

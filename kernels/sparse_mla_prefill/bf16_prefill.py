@@ -1,10 +1,10 @@
-"""Sparse-MLA prefill in BF16, in TileLang: a wgmma form for SM90 and, in tiles of 16 to 64 heads, a general form for MFMA.
+"""Sparse-MLA prefill in BF16, in TileLang, with SM90's wgmma. AMD's targets have a form of their own: include/tile.py.
 
 One block serves one query token and one tile of heads; keys come in blocks of gathered rows. K and V are the same rows: V is
 their first 512 columns. A row whose index is not valid is neither read nor scored: its copy is predicated off and filled with
 zeros, its logit is -inf. Logits live in base 2 (scale times log2 e); ``max_logits`` and ``lse`` go back to natural logarithms.
 
-wgmma form, 64 heads, 64 keys, 384 threads (D = 576; D = 512 has no third column)::
+64 heads, 64 keys, 384 threads (D = 576; D = 512 has no third column)::
 
     shared memory   Q 64 x (256 | 256 | 64)            72 KB
                     K 2 stages x 64 x (256 | 256 | 64) 144 KB    row numbers, statistics, barriers 1 KB
@@ -15,85 +15,17 @@ wgmma form, 64 heads, 64 keys, 384 threads (D = 576; D = 512 has no third column
 Both consumers score every key: that repeats QK (1.5 times the matrix work) and in exchange needs no hand-over of P or of the running
 maximum between them, keeps P in registers, and lets them take turns (barriers ``turn``) so that the softmax of one hides under the
 matrix work of the other.
-
-tile form, one wave to every 16 heads: the whole block gathers, scores and accumulates together, with a barrier between the steps;
-no reduction crosses waves, and blocks that share a compute unit overlap. Shared memory at D = 576: 37 KB with 16 heads and 16
-keys (four blocks on a gfx950 unit), 117 KB with 64 heads and 32 keys (one).
 """
-
-from types import SimpleNamespace
 
 import tilelang.language as T
 from tvm.tirx import PrimFunc
 
-LOG2E = 1.4426950408889634
-LN2 = 0.6931471805599453
-FAR = -1e30
-"""Start of the running maximum: finite, so that a block without a valid key gives exp2(-inf - FAR) = 0 and not NaN."""
+from aot.registry import sibling
 
-EXPLICIT = {
-    "tl.disable_thread_storage_sync": True,
-    "tl.disable_warp_specialized": True,
-    "tl.disable_safe_memory_legalize": True,
-}
-"""Barriers, roles and bounds are all written out below; automatic barriers between the warpgroups would stop the producer for good."""
-
-
-def _symbols() -> SimpleNamespace:
-    """Run-time sizes, and strides: in units of 8 elements where rows are 16-byte aligned, so that 16-byte accesses are provable."""
-    sizes = {name: T.dynamic(name, "int32") for name in ("T", "H", "s_kv", "topk")}
-    strides = ("q_s0", "q_s1", "q_tail_s0", "q_tail_s1", "kv_s0", "indices_s0", "out_s0", "out_s1")
-    return SimpleNamespace(**sizes, **{name: T.dynamic(name, "int64") for name in strides})
-
-
-@T.macro
-def _keys_of(t, topk, topk_length, has_length, n_keys):  # type: ignore[no-untyped-def]
-    """Columns of row ``t`` that may hold keys."""
-    n_keys[0] = topk
-    if has_length != 0:
-        n_keys[0] = T.max(T.min(topk, topk_length[t]), 0)
-
-
-@T.macro
-def _softmax(S, P, acc, rows, m, m_old, shrink, total, part, b, sm_scale, HEADS, KEYS, COLS):  # type: ignore[no-untyped-def]
-    """One step of the online softmax: S becomes P, acc and ``total`` move to the new maximum."""
-    T.copy(m, m_old)
-    for i, j in T.Parallel(HEADS, KEYS):
-        S[i, j] = T.if_then_else(rows[b, j] >= 0, S[i, j] * (sm_scale * LOG2E), -T.infinity("float32"))
-    T.reduce_max(S, m, dim=1, clear=False)
-    for i in T.Parallel(HEADS):
-        shrink[i] = T.exp2(m_old[i] - m[i])
-    for i, j in T.Parallel(HEADS, KEYS):
-        S[i, j] = T.exp2(S[i, j] - m[i])
-    T.reduce_sum(S, part, dim=1)
-    for i in T.Parallel(HEADS):
-        total[i] = total[i] * shrink[i] + part[i]
-    T.copy(S, P)
-    for i, j in T.Parallel(HEADS, COLS):
-        acc[i, j] *= shrink[i]
-
-
-@T.macro
-def _normalise(acc, m, total, inverse, attn_sink, has_sink, H, h0, HEADS, COLS):  # type: ignore[no-untyped-def]
-    """Divide acc by its denominator; a row without a valid key, or with an infinite sink, becomes 0."""
-    T.copy(total, inverse)
-    if has_sink != 0:
-        for i in T.Parallel(HEADS):
-            inverse[i] += T.exp2(attn_sink[T.min(h0 + i, H - 1)] * LOG2E - m[i])
-    for i in T.Parallel(HEADS):
-        inverse[i] = T.if_then_else(total[i] > 0, 1.0 / inverse[i], 0.0)
-    for i, j in T.Parallel(HEADS, COLS):
-        acc[i, j] *= inverse[i]
-
-
-@T.macro
-def _statistics(kept, max_logits, lse, has_max_logits, has_lse, H, t, h0, i, HEADS):  # type: ignore[no-untyped-def]
-    """Thread ``i`` writes the statistics of head ``i`` from shared memory, where the maximum and the sum were kept."""
-    if T.And(i < HEADS, h0 + i < H):
-        if has_max_logits != 0:
-            max_logits[t, h0 + i] = T.if_then_else(kept[1, i] > 0, kept[0, i] * LN2, -T.infinity("float32"))
-        if has_lse != 0:
-            lse[t, h0 + i] = T.if_then_else(kept[1, i] > 0, (T.log2(kept[1, i]) + kept[0, i]) * LN2, T.infinity("float32"))
+shared = sibling(__file__, "../include/tile_shared")
+EXPLICIT, FAR = shared.EXPLICIT, shared.FAR
+_symbols, _keys_of, _softmax = shared._symbols, shared._keys_of, shared._softmax
+_normalise, _statistics = shared._normalise, shared._statistics
 
 
 def sparse_mla_wgmma(D: int) -> PrimFunc:
@@ -267,113 +199,3 @@ def sparse_mla_wgmma(D: int) -> PrimFunc:
 
 
 sparse_mla_wgmma.pass_configs = EXPLICIT | {"tl.disable_shared_memory_reuse": True}  # type: ignore[attr-defined]
-
-
-def sparse_mla_tile(D: int, HEADS: int, KEYS: int) -> PrimFunc:
-    """The general form: ``HEADS`` heads and ``KEYS`` keys at a time (multiples of 16), rows of ``D`` = 512 or 576."""
-    TAIL = D - 512
-    threads = HEADS * 4
-    policy = T.GemmWarpPolicy.FullRow
-    s = _symbols()
-    BF16 = "bfloat16"
-
-    @T.prim_func
-    def sparse_mla_bf16(
-        q: T.StridedTensor((s.T, s.H, 512), (s.q_s0 * 8, s.q_s1 * 8, 1), BF16),
-        q_tail: T.StridedTensor((s.T, s.H, 64), (s.q_tail_s0 * 8, s.q_tail_s1 * 8, 1), BF16),
-        kv: T.StridedTensor((s.s_kv, D), (s.kv_s0 * 8, 1), BF16),
-        indices: T.StridedTensor((s.T, s.topk), (s.indices_s0, 1), "int32"),
-        topk_length: T.Tensor((s.T,), "int32"),
-        attn_sink: T.Tensor((s.H,), "float32"),
-        out: T.StridedTensor((s.T, s.H, 512), (s.out_s0 * 8, s.out_s1 * 8, 1), BF16),
-        max_logits: T.Tensor((s.T, s.H), "float32"),
-        lse: T.Tensor((s.T, s.H), "float32"),
-        has_length: T.int32,
-        has_sink: T.int32,
-        has_max_logits: T.int32,
-        has_lse: T.int32,
-        sm_scale: T.float32,
-        q_s0: s.q_s0,
-        q_s1: s.q_s1,
-        q_tail_s0: s.q_tail_s0,
-        q_tail_s1: s.q_tail_s1,
-        kv_s0: s.kv_s0,
-        out_s0: s.out_s0,
-        out_s1: s.out_s1,
-    ):
-        H, s_kv, topk = s.H, s.s_kv, s.topk
-        with T.Kernel(s.T * T.ceildiv(H, HEADS), threads=threads) as block:
-            Q = T.alloc_shared((HEADS, 512), BF16)
-            K = T.alloc_shared((KEYS, 512), BF16)
-            if TAIL:
-                Q_tail = T.alloc_shared((HEADS, TAIL), BF16)
-                K_tail = T.alloc_shared((KEYS, TAIL), BF16)
-            P_all = T.alloc_shared((HEADS, KEYS), BF16)
-            rows = T.alloc_shared((1, KEYS), "int32")
-            kept = T.alloc_shared((2, HEADS), "float32")
-            S = T.alloc_fragment((HEADS, KEYS), "float32")
-            P = T.alloc_fragment((HEADS, KEYS), BF16)
-            acc = T.alloc_fragment((HEADS, 512), "float32")
-            m = T.alloc_fragment((HEADS,), "float32")
-            m_old = T.alloc_fragment((HEADS,), "float32")
-            shrink = T.alloc_fragment((HEADS,), "float32")
-            total = T.alloc_fragment((HEADS,), "float32")
-            part = T.alloc_fragment((HEADS,), "float32")
-            inverse = T.alloc_fragment((HEADS,), "float32")
-
-            tx = T.get_thread_binding()
-            tiles = T.ceildiv(H, HEADS)
-            t = T.truncdiv(block, tiles)
-            h0 = T.truncmod(block, tiles) * HEADS
-            n_keys = T.alloc_local([1], "int32")
-            _keys_of(t, topk, topk_length, has_length, n_keys)
-
-            for i, j in T.Parallel(HEADS, 512):
-                Q[i, j] = T.if_then_else(h0 + i < H, q[t, h0 + i, j], 0)
-            if TAIL:
-                for i, j in T.Parallel(HEADS, TAIL):
-                    Q_tail[i, j] = T.if_then_else(h0 + i < H, q_tail[t, h0 + i, j], 0)
-            T.fill(acc, 0)
-            T.fill(m, FAR)
-            T.fill(total, 0)
-            for n in T.serial(T.ceildiv(n_keys[0], KEYS)):
-                T.sync_threads()
-                if tx < KEYS:
-                    index = T.alloc_local([1], "int32")
-                    index[0] = -1
-                    if n * KEYS + tx < n_keys[0]:
-                        index[0] = indices[t, n * KEYS + tx]
-                    rows[0, tx] = T.if_then_else(T.And(index[0] >= 0, index[0] < s_kv), index[0], -1)
-                T.sync_threads()
-                for i, j in T.Parallel(KEYS, 512):
-                    K[i, j] = T.if_then_else(rows[0, i] >= 0, kv[T.max(rows[0, i], 0), j], 0)
-                if TAIL:
-                    for i, j in T.Parallel(KEYS, TAIL):
-                        K_tail[i, j] = T.if_then_else(rows[0, i] >= 0, kv[T.max(rows[0, i], 0), 512 + j], 0)
-                T.sync_threads()
-                T.gemm(Q, K, S, transpose_B=True, policy=policy, clear_accum=True)
-                if TAIL:
-                    T.gemm(Q_tail, K_tail, S, transpose_B=True, policy=policy)
-                _softmax(S, P, acc, rows, m, m_old, shrink, total, part, 0, sm_scale, HEADS, KEYS, 512)
-                T.copy(P, P_all)
-                T.sync_threads()
-                T.gemm(P_all, K, acc, policy=policy)
-
-            T.sync_threads()  # without keys nothing has ordered the loading of Q before the reuse of its memory
-            T.copy(m, kept[0, :])
-            T.copy(total, kept[1, :])
-            T.sync_threads()
-            _statistics(kept, max_logits, lse, has_max_logits, has_lse, H, t, h0, tx, HEADS)
-            _normalise(acc, m, total, inverse, attn_sink, has_sink, H, h0, HEADS, 512)
-            T.copy(acc, Q)
-            T.sync_threads()
-            for r in T.serial(HEADS * 64 // threads):
-                row = r * (threads // 64) + tx // 64
-                if h0 + row < H:
-                    for v in T.vectorized(8):
-                        out[t, h0 + row, tx % 64 * 8 + v] = Q[row, tx % 64 * 8 + v]
-
-    return sparse_mla_bf16
-
-
-sparse_mla_tile.pass_configs = EXPLICIT  # type: ignore[attr-defined]

@@ -7,6 +7,7 @@ from aot.spec import Candidate, Op
 
 shared = sibling(__file__, "../include/sparse_mla")
 fp8, bf16 = (sibling(__file__, f"{dtype}_candidates") for dtype in ("fp8", "bf16"))
+tile = sibling(__file__, "tile_gfx_candidates")
 
 OP = Op(
     name="sparse_mla_prefill",
@@ -18,9 +19,12 @@ OP = Op(
     candidates=(
         *sibling(__file__, "../include/q8").candidates(),
         *sibling(__file__, "low_candidates").candidates(),
-        *sibling(__file__, "tile_gfx_candidates").candidates(),
+        # By docs/tuning/tile.md: one reading of a row for 64 heads is worth more than anything else; at 16 heads both kernels wait for
+        # memory, and Triton's holds more waves.
+        *tile.candidates(64),
         *fp8.candidates(),
         *bf16.candidates(),
+        *tile.candidates(16),
     ),
 )
 

@@ -6,10 +6,9 @@ from aot.spec import Candidate, Launch
 tile = sibling(__file__, "../include/tile_gfx")
 
 
-def candidates() -> tuple[Candidate, ...]:
-    found = []
-    for target, dtype, form, heads, terms, place, rope, q_rope, when in tile.calls():
-        launch = Launch(tile.kernel(target, dtype, form, rope, q_rope, heads, terms), (f"T * cdiv(H, {heads})", 1, 1))
-        name = f"tile_{target}_{dtype}_{place}_h{heads}{'_two' if terms == 2 else ''}"
-        found.append(Candidate(name, (target,), when, (launch,)))
-    return tuple(found)
+def candidates(heads: int) -> tuple[Candidate, ...]:
+    """Those of blocks of ``heads`` heads; op.py says where they stand."""
+    return tuple(
+        Candidate(calls.name, (calls.target,), calls.when, (Launch(calls.kernel(), (f"T * cdiv(H, {heads})", 1, 1)),))
+        for calls in tile.calls(heads)
+    )

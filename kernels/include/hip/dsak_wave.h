@@ -94,6 +94,20 @@ DSAK_WAVE void dsak_round(T* to, const float* p) {
   }
 }
 
+// Eight ones: constants, so that they cost no registers in between.
+template <typename T>
+DSAK_WAVE void dsak_ones(T* to) {
+#if defined(__gfx942__)
+  const unsigned byte = 0x40404040;
+#else
+  const unsigned byte = 0x38383838;
+#endif
+  for (int word = 0; word < 2 * sizeof(T); ++word) {
+    const unsigned bits = sizeof(T) == 1 ? byte : 0x3f803f80;
+    __builtin_memcpy(reinterpret_cast<char*>(to) + 4 * word, &bits, 4);
+  }
+}
+
 // What rounding lost: p[k] -= from[k].
 template <typename T>
 DSAK_WAVE void dsak_rest(float* p, const T* from) {

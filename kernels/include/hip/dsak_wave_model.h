@@ -112,6 +112,12 @@ DSAK_WAVE void dsak_round(T* to, const float* p) {
 }
 
 template <typename T>
+DSAK_WAVE void dsak_ones(T* to) {
+  const float one[8] = {1, 1, 1, 1, 1, 1, 1, 1};
+  dsak_round(to, one);
+}
+
+template <typename T>
 DSAK_WAVE void dsak_rest(float* p, const T* from) {
   for (int k = 0; k < 8; ++k) p[k] -= dsak_value(from + k);
 }
