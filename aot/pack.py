@@ -59,33 +59,36 @@ def arg(a: Arg) -> dict[str, Any]:
     return {"name": a.name, "type": a.type, "value": canonical(a.value)}
 
 
-def launch(kernel: Kernel, grid: tuple[str | int, ...], cluster: tuple[int, int, int], made: dict[str, Any]) -> dict[str, Any]:
+def described(kernel: Kernel, made: dict[str, Any]) -> dict[str, Any]:
     added = len(made["params"]) - len(kernel.args)
     return {
         "object": made["sha256"],
         "symbol": made["symbol"],
-        "grid": [canonical(g) for g in grid],
         "block": made["block"],
         "shared": made["shared"],
-        "cluster": list(cluster),
         "args": [arg(a) for a in kernel.args] + [{"name": f"scratch{i}", "type": "null"} for i in range(added)],
     }
 
 
 def describe(op: Op, target: Target, made: dict[str, dict[str, Any]]) -> dict[str, Any]:
     """The manifest entry of ``op``; ``made`` maps kernel names to the records of ``aot.edge``."""
+    kernels = op.kernels_for(target)  # the same source may be there twice, with other arguments
     return {
         "name": op.name,
         "doc": op.doc,
         "params": [param(p, target) for p in op.params],
         "symbols": symbols(op),
         "rules": [{"check": canonical(r.check), "wanted": r.wanted, "fix": r.fix} for r in op.rules],
+        "kernels": [described(k, made[k.name]) for k in kernels],
         "candidates": [
             {
                 "name": c.name,
                 "when": canonical(c.when),
                 "workspace": canonical(c.workspace),
-                "launches": [launch(x.kernel, x.grid, x.cluster, made[x.kernel.name]) for x in c.launches],
+                "launches": [
+                    {"kernel": kernels.index(x.kernel), "grid": [canonical(g) for g in x.grid], "cluster": list(x.cluster)}
+                    for x in c.launches
+                ],
             }
             for c in op.candidates_for(target)
         ],

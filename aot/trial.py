@@ -44,7 +44,12 @@ def cut(pack: Path, out: Path, op: str, keep: Callable[[str], bool]) -> Path:
     manifest["ops"] = [o for o in manifest["ops"] if o["name"] == op]
     for o in manifest["ops"]:
         o["candidates"] = [c for c in o["candidates"] if keep(c["name"])]
-    launched = {x["object"] for o in manifest["ops"] for c in o["candidates"] for x in c["launches"]}
+        launches = [x for c in o["candidates"] for x in c["launches"]]
+        numbers = {old: new for new, old in enumerate(sorted({x["kernel"] for x in launches}))}
+        o["kernels"] = [o["kernels"][old] for old in numbers]
+        for x in launches:
+            x["kernel"] = numbers[x["kernel"]]
+    launched = {k["object"] for o in manifest["ops"] for k in o["kernels"]}
     manifest["objects"] = {digest: entry for digest, entry in manifest["objects"].items() if digest in launched}
     (out / "objects").mkdir(parents=True)
     for entry in manifest["objects"].values():

@@ -91,8 +91,9 @@ def raw_loop(driver: Driver, views: dict[str, _core.View]) -> Callable[[int], fl
     env = {"T": TOKENS, "H": HEADS, "R": 64, "has": lambda _: 1, "cdiv": cdiv, "min": min, "max": max}
     env |= {name: Fields(view) for name, view in views.items()}
     launch = next(c for c in op["candidates"] if eval(c["when"], env))["launches"][0]
-    with open(os.path.join(pack, manifest["objects"][launch["object"]]["file"]), "rb") as file:
-        function = driver.function(file.read(), launch["symbol"])
+    kernel = op["kernels"][launch["kernel"]]
+    with open(os.path.join(pack, manifest["objects"][kernel["object"]]["file"]), "rb") as file:
+        function = driver.function(file.read(), kernel["symbol"])
 
     def value(a: dict[str, str]) -> Any:
         if a["type"] == "ptr":
@@ -102,7 +103,7 @@ def raw_loop(driver: Driver, views: dict[str, _core.View]) -> Callable[[int], fl
         kind = {"i32": ctypes.c_int32, "i64": ctypes.c_int64, "f32": ctypes.c_float}[a["type"]]
         return kind(eval(a["value"], env))
 
-    values = [value(a) for a in launch["args"]]  # params holds addresses only: run keeps the values alive
+    values = [value(a) for a in kernel["args"]]  # params holds addresses only: run keeps the values alive
     params = (ctypes.c_void_p * len(values))(*(ctypes.addressof(v) for v in values))
     grid = [eval(g, env) for g in launch["grid"]]
     address = ctypes.cast(driver.library.cuLaunchKernel, ctypes.c_void_p).value or 0
@@ -110,7 +111,7 @@ def raw_loop(driver: Driver, views: dict[str, _core.View]) -> Callable[[int], fl
     def run(count: int) -> float:
         assert len(values) == len(params)
         ns = _core.time_raw_launch(
-            address, function.value or 0, grid, launch["block"], launch["shared"], 0, ctypes.addressof(params), count
+            address, function.value or 0, grid, kernel["block"], kernel["shared"], 0, ctypes.addressof(params), count
         )
         if ns < 0:
             raise SystemExit(f"cuLaunchKernel failed with {-ns:.0f}; wanted 0")

@@ -8,7 +8,7 @@
 set -uo pipefail
 here=$(cd "$(dirname "$0")/.." && pwd)
 dist=$(realpath "$1"); mkdir -p "$2"; results=$(realpath "$2"); shift 2
-parts=${*:-tests host coldstart launch rates memcheck racecheck synccheck}
+parts=${*:-tests host embedded coldstart launch rates memcheck racecheck synccheck}
 arch=${DSAK_ARCH:-sm90}
 python=$(command -v python3)
 
@@ -34,10 +34,11 @@ nvidia-smi --query-gpu=name,driver_version --format=csv,noheader 2>/dev/null | t
 "$python" -m dsa_kernels verify || status=1
 part tests 420 "$python" -m pytest -q -p no:cacheprovider -m gpu -c "$here/pyproject.toml" --rootdir "$here" "$here"/tests/test_gpu_*.py "$here"/tests/test_torch_gpu.py
 if [[ " $parts " == *" host "* ]]; then
-  prefix=$("$python" -m dsa_kernels cmake-dir) && "$cmake" -S "$here/examples/cpp_host" -B "$work/host" -DCMAKE_CXX_COMPILER="$cxx" -DCMAKE_PREFIX_PATH="$prefix" > "$results/host_build.txt" 2>&1 \
+  prefix=$("$python" -m dsa_kernels cmake-dir) && "$cmake" -S "$here/examples/cpp_host" -B "$work/host" -DCMAKE_CXX_COMPILER="$cxx" -DCMAKE_PREFIX_PATH="$prefix" -DDSA_KERNELS_PACKS="$site/dsa_kernels_packs" > "$results/host_build.txt" 2>&1 \
     && "$cmake" --build "$work/host" >> "$results/host_build.txt" 2>&1 || { tail -5 "$results/host_build.txt"; status=1; }
 fi
 part host 60 "$work/host/cpp_host" "$site/dsa_kernels_packs/$arch"
+part embedded 60 "$work/host/cpp_host"
 part coldstart 200 "$python" "$here/benchmarks/coldstart.py" --json "$results/coldstart.json"
 part launch 200 "$python" "$here/benchmarks/launch.py" --json "$results/launch.json"
 part rates 400 "$python" "$here/benchmarks/rates.py" --json "$results/rates.json"

@@ -1,6 +1,6 @@
 """Kernel rates on this GPU, through the installed wheels: medians of device time, rotating inputs, beside the card's ceilings.
 
-    python benchmarks/rates.py [--only q8,low,bf16,triton,decode,kpool,helpers] [--json FILE]
+    python benchmarks/rates.py [--only q8,low,bf16,triton,decode,split,kpool,helpers] [--json FILE]
 
 TFLOP/s counts 2 * T * H * topk * (D + 512) / time; GB/s counts bytes read plus bytes written. Needs torch for inputs and events.
 """
@@ -38,6 +38,7 @@ LOW_SHAPES = [(32768, heads, d, topk, 4096) for heads in (8, 16, 32) for d, topk
 LOW_DECODE_SHAPES = [(65536, 8, 512, 2112), (65536, 16, 512, 2112), (65536, 16, 576, 2048), (65536, 32, 512, 2112), (65536, 64, 512, 2112)]
 BF16_SHAPES = [(32768, 64, 576, 2048, 4096), (32768, 64, 512, 2176, 4096), (32768, 16, 576, 2048, 4096)]
 DECODE_SHAPES = [(65536, 16, 512, 2112), (65536, 16, 576, 2048), (65536, 64, 512, 2112), (65536, 64, 576, 2048)]  # s_kv, H, D, topk
+SPLIT_SHAPES = [(65536, heads, 576, 2048) for heads in (16, 64, 128)]
 KPOOL_SHAPES = [(64, 65536), (1, 65536), (64, 8192), (4096, 8192)]  # rows, pools
 TRITON_SHAPES = [(32768, 16, 576, 2048, 4096), (32768, 16, 512, 2176, 4096)]
 
@@ -115,16 +116,16 @@ def attention(
     return rows
 
 
-def decode(shape: tuple[int, int, int, int], tokens: int, dtype: torch.dtype) -> dict[str, object]:
+def decode(shape: tuple[int, int, int, int], tokens: int, dtype: torch.dtype, op: str = "sparse_mla_decode") -> dict[str, object]:
     """One decode call out of a graph of many, over several index sets; GB/s counts the selected rows."""
     s_kv, heads, d, topk = shape
     sets = [attention_inputs(s_kv, heads, d, topk, tokens, dtype) for _ in range(4)]
     turn = itertools.cycle(sets)
-    us = graph_us(lambda: dsa_kernels.sparse_mla_decode(sm_scale=SM_SCALE, **next(turn)))
+    us = graph_us(lambda: getattr(dsa_kernels, op)(sm_scale=SM_SCALE, **next(turn)))
     gbytes = tokens * topk * d * dtype.itemsize / us / 1e3
     kind = str(dtype)[6:]
-    print(f"sparse_mla_decode {kind:16s} T={tokens:4d} H={heads:3d} D={d} topk={topk:4d} {us:9.2f} us {gbytes:8.0f} GB/s", flush=True)
-    return {"op": "sparse_mla_decode", "dtype": kind, "shape": [*shape, tokens], "us": us, "gbytes": gbytes}
+    print(f"{op:18s} {kind:16s} T={tokens:4d} H={heads:3d} D={d} topk={topk:4d} {us:9.2f} us {gbytes:8.0f} GB/s", flush=True)
+    return {"op": op, "dtype": kind, "shape": [*shape, tokens], "us": us, "gbytes": gbytes}
 
 
 def kpool(batch: int, pools: int) -> dict[str, object]:
@@ -199,7 +200,7 @@ def helpers() -> list[dict[str, object]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", default="ceilings,q8,low,bf16,triton,decode,kpool,helpers")
+    parser.add_argument("--only", default="ceilings,q8,low,bf16,triton,decode,split,kpool,helpers")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     only = options.only.split(",")
@@ -229,6 +230,9 @@ def main() -> None:
     if "decode" in only:
         rows += [decode(shape, tokens, FP8) for shape in DECODE_SHAPES for tokens in (1, 8, 64, 256)]
         rows += [decode(DECODE_SHAPES[1], tokens, torch.bfloat16) for tokens in (1, 64)]
+    if "split" in only:  # from how many tokens on prefill is the faster op
+        for shape, tokens, dtype in itertools.product(SPLIT_SHAPES, (32, 64, 96, 128, 160, 256), (FP8, torch.bfloat16)):
+            rows += [decode(shape, tokens, dtype, op) for op in ("sparse_mla_decode", "sparse_mla_prefill")]
     if "kpool" in only:
         rows += [kpool(batch, pools) for batch, pools in KPOOL_SHAPES]
     if "helpers" in only:

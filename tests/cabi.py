@@ -300,7 +300,7 @@ def scalar(name: str, type: str, value: str | None = None) -> dict[str, str]:
 
 
 def launch(symbol: str, args: Sequence[dict[str, str]], grid: Sequence[str] = ("1", "1", "1"), **more: Any) -> dict[str, Any]:
-    """A launch; its object is filled in by ``write_pack``."""
+    """A launch and its kernel, which ``op`` puts into a list of its own."""
     return {"symbol": symbol, "grid": list(grid), "block": [128, 1, 1], "shared": 0, "cluster": [1, 1, 1], "args": list(args), **more}
 
 
@@ -308,9 +308,18 @@ def op(
     name: str, params: Sequence[dict[str, Any]], candidates: Sequence[dict[str, Any]], rules: Sequence[dict[str, str]] = ()
 ) -> dict[str, Any]:
     words = [d for p in params if p["kind"] == "tensor" and not p["output"] for d in p["shape"] if d.isidentifier()]
+    kernels: list[dict[str, Any]] = []
+
+    def numbered(x: dict[str, Any]) -> dict[str, Any]:
+        kernel = {key: x[key] for key in ("symbol", "block", "shared", "args")}
+        if kernel not in kernels:
+            kernels.append(kernel)
+        return {"kernel": kernels.index(kernel), "grid": x["grid"], "cluster": x["cluster"]}
+
     return {
         "name": name, "doc": f"what {name} does", "params": list(params), "symbols": list(dict.fromkeys(words)),
-        "rules": list(rules), "candidates": list(candidates),
+        "rules": list(rules), "candidates": [c | {"launches": [numbered(x) for x in c["launches"]]} for c in candidates],
+        "kernels": kernels,
     }  # fmt: skip
 
 
@@ -319,21 +328,21 @@ def candidate(name: str, when: str, *launches: dict[str, Any], workspace: str = 
 
 
 def write_pack(folder: Path, target: str, ops: Sequence[dict[str, Any]]) -> Path:
-    """A pack of ``ops`` at ``folder``: one made-up object per kernel symbol."""
+    """A pack of ``ops`` at ``folder``, with a made-up object for each kernel."""
     t = TARGETS[target]
     ops = json.loads(json.dumps(ops))
     objects: dict[str, dict[str, Any]] = {}
     (folder / "objects").mkdir(parents=True)
     for o in ops:
-        for x in (x for cand in o["candidates"] for x in cand["launches"]):
-            image = elf(target, {x["symbol"]: len(x["args"])})
+        for k in o["kernels"]:
+            image = elf(target, {k["symbol"]: len(k["args"])})
             digest = hashlib.sha256(image).hexdigest()
             file = f"objects/{digest}.{t.suffix}"
             (folder / file).write_bytes(image)
-            x["object"] = digest
+            k["object"] = digest
             objects[digest] = {
-                "file": file, "size": len(image), "kernel": f"{o['name']}/{x['symbol']}", "tools": {},
-                "resources": {x["symbol"]: {"registers": 40, "spill_bytes": 0, "stack_bytes": 0, "static_shared": 0}},
+                "file": file, "size": len(image), "kernel": f"{o['name']}/{k['symbol']}", "tools": {},
+                "resources": {k["symbol"]: {"registers": 40, "spill_bytes": 0, "stack_bytes": 0, "static_shared": 0}},
             }  # fmt: skip
     keys = [f.name for f in dataclasses.fields(t) if f.name not in ("fp8_max", "suffix")]
     manifest = {

@@ -4,7 +4,7 @@ import itertools
 
 import torch
 
-KINDS = ("distinct", "ties", "equal", "special", "near")
+KINDS = ("distinct", "rising", "ties", "equal", "special", "near", "nan")
 SPACES = ("positions", "slots", "rows of another table", "ragged")
 
 
@@ -18,6 +18,10 @@ def scores(kind, rows, columns, device):
     if kind == "near":  # differ in the last bits of the mantissa
         return (torch.randint(0, 300, (rows, columns), device=device, dtype=torch.int32) + 0x3F800000).view(torch.float32)
     x = torch.randn(rows, columns, device=device)
+    if kind == "rising":  # the best are together, at the end
+        return x + torch.arange(columns, device=device) * 0.01
+    if kind == "nan":  # fewer numbers than pools to take
+        return torch.where(torch.rand(rows, columns, device=device) < 300 / columns, x, torch.nan)
     odd = torch.tensor([torch.inf, -torch.inf, torch.nan, -torch.nan, 0.0, -0.0, 1e-45, -1e-45, 3.4e38, -3.4e38], device=device)
     at = torch.randint(0, 2, (rows, columns), device=device).bool()
     return torch.where(at, odd[torch.randint(0, len(odd), (rows, columns), device=device)], x)

@@ -15,10 +15,11 @@ CONTEXTS, NEW = (300, 520), (4, 3)
 
 
 def _allocate(op, shape, dtype):
-    """``op`` with its output allocated from the call: the references write into tensors."""
+    """``op`` with its output allocated from the call where none is given: the references write into tensors."""
 
-    def call(**given):
-        out = torch.empty(shape(given), dtype=dtype(given))
+    def call(out=None, **given):
+        if out is None:
+            out = torch.empty(shape(given), dtype=dtype(given))
         return oracle.function(op)(**given, out=out)
 
     return call
@@ -33,13 +34,16 @@ def _kpool_topk(topk_length, **given):
     return out, length
 
 
-def _topk_transform(topk_indices, page_table=None, cu_seqlens_q=None, offset=None):
-    return oracle.function("topk_transform")(page_table, topk_indices, cu_seqlens_q, torch.empty_like(topk_indices), offset)
+def _topk_transform(topk_indices, page_table=None, cu_seqlens_q=None, offset=None, out=None):
+    out = torch.empty_like(topk_indices) if out is None else out
+    return oracle.function("topk_transform")(page_table, topk_indices, cu_seqlens_q, out, offset)
 
 
-def _attend(lse=None, precision=None, **given):
-    out, _, sums = oracle.function("sparse_mla_prefill")(**given)
-    return (out.bfloat16(), sums) if lse else out.bfloat16()
+def _attend(out=True, max_logits=None, lse=None, precision=None, **given):
+    made, largest, sums = oracle.function("sparse_mla_prefill")(**given)
+    asked = ((out, made.bfloat16()), (max_logits, largest), (lse, sums))
+    found = tuple(value if wish is True else wish.copy_(value) for wish, value in asked if wish is not None)
+    return found if len(found) > 1 else found[0]
 
 
 def reference_ops(fp8=torch.float8_e4m3fn) -> SimpleNamespace:
@@ -51,7 +55,7 @@ def reference_ops(fp8=torch.float8_e4m3fn) -> SimpleNamespace:
         concat_cast_q=_allocate("concat_cast_q", lambda g: (*g["q_nope"].shape[:2], 512 + 64 * (g["q_rope"] is not None)), lambda g: fp8),
         concat_cast_kv=_allocate("concat_cast_kv", lambda g: (len(g["k"]), 512 + 64 * (g["k_rope"] is not None)), lambda g: fp8),
         gather_cast_kv=_allocate("gather_cast_kv", lambda g: (len(g["page_table"]), g["kv_cache"].shape[1]), lambda g: fp8),
-        gather_requant_kv=_allocate("gather_requant_kv", lambda g: (len(g["page_table"]), 576), lambda g: fp8),
+        gather_requant_kv=_allocate("gather_requant_kv", lambda g: (len(g["page_table"]) + g.get("pad_rows", 0), 576), lambda g: fp8),
         sparse_mla_prefill=_attend,
         sparse_mla_decode=_attend,
     )

@@ -118,6 +118,7 @@ def test_runtime_wheel_is_small_and_holds_what_it_should(runtime_wheel: Path) ->
         "include/dsa_kernels.h",
         "lib/libdsa_kernels.so",
         "lib/cmake/dsa_kernels/dsa_kernels-config.cmake",
+        "lib/cmake/dsa_kernels/dsa_kernels_embed.cmake",
     ):
         assert f"dsa_kernels/{wanted}" in names
     assert not [r for r in metadata.get_all("Requires-Dist") or () if "extra" not in r]

@@ -57,7 +57,7 @@ def test_packs_are_complete_and_follow_the_schema(built):
         pack = folder / "packs" / target
         manifest = json.loads((pack / "manifest.json").read_text())
         jsonschema.validate(manifest, schema)
-        launched = {x["object"] for op in manifest["ops"] for c in op["candidates"] for x in c["launches"]}
+        launched = {k["object"] for op in manifest["ops"] for k in op["kernels"]}
         assert launched == set(manifest["objects"])
         assert {p.name for p in (pack / "objects").iterdir()} == {Path(o["file"]).name for o in manifest["objects"].values()}
         for digest, o in manifest["objects"].items():

@@ -33,7 +33,7 @@ def replace_object(pack: Path, content: Callable[[bytes], bytes]) -> None:
             entry = m["objects"].pop(path.stem) | {"file": f"objects/{digest}.cubin", "size": len(image)}
             m["objects"][digest] = entry
             (pack / entry["file"]).write_bytes(image)
-            for x in (x for o in m["ops"] for k in o["candidates"] for x in k["launches"]):
+            for x in (x for o in m["ops"] for x in o["kernels"]):
                 x["object"] = digest if x["object"] == path.stem else x["object"]
 
     cabi.edit_manifest(pack, edit)
@@ -90,7 +90,7 @@ def _set(value: Any, *path: Any) -> Callable[[dict[str, Any]], None]:
     return edit
 
 
-ARGS = ("ops", 0, "candidates", 0, "launches", 0, "args")
+ARGS = ("ops", 0, "kernels", 0, "args")
 SCHEMA = [
     (_set("2.0", "schema_version"), "found schema_version 2.0, wanted 1.x"),
     (_set("0.9", "schema_version"), "found schema_version 0.9"),
@@ -112,9 +112,11 @@ SCHEMA = [
     (_set(3, "ops", 0, "params", 0, "align"), "$.ops[0].params[0].align: found 3, wanted a power of two"),
     (_set("no", "ops", 0, "params", 0, "optional"), "$.ops[0].params[0].optional: found string, wanted true or false"),
     (_set("tensors", "ops", 0, "params", 0, "kind"), "$.ops[0].params[0].kind: found tensors"),
-    (_set("0" * 64, "ops", 0, "candidates", 0, "launches", 0, "object"), "wanted a key of $.objects"),
+    (_set("0" * 64, "ops", 0, "kernels", 0, "object"), "wanted a key of $.objects"),
+    (_set(99, "ops", 0, "candidates", 0, "launches", 0, "kernel"), "kernel: found 99, wanted an integer from 0 to"),
+    (_set(-1, "ops", 0, "candidates", 0, "launches", 0, "kernel"), "kernel: found -1, wanted an integer from 0 to"),
     (_set(["1"], "ops", 0, "candidates", 0, "launches", 0, "grid"), "grid: found 1 elements, wanted 3"),
-    (_set([0, 1, 1], "ops", 0, "candidates", 0, "launches", 0, "block"), "block[0]: found 0"),
+    (_set([0, 1, 1], "ops", 0, "kernels", 0, "block"), "block[0]: found 0"),
     (_set("T +", "ops", 0, "candidates", 0, "workspace"), 'op scale: found the end at column 4 of "T +"'),
     (_set("Q", "ops", 0, "candidates", 0, "when"), "op scale: found unknown name Q"),
     (_set("y", *ARGS, 0, "value"), "op scale: found a pointer to y"),
@@ -304,6 +306,6 @@ def test_second_launch_fails(runtime: Runtime, cuda: Standin) -> None:
 
 
 def test_symbol_that_is_not_in_the_object(sm90: Path, cuda: Standin) -> None:
-    cabi.edit_manifest(sm90, _set("other", "ops", 0, "candidates", 0, "launches", 0, "symbol"))
+    cabi.edit_manifest(sm90, _set("other", "ops", 0, "kernels", 0, "symbol"))
     with Runtime([sm90], cuda=cuda.path) as runtime, refused("DRIVER", "cuLibraryGetKernel of other", "CUDA_ERROR_NOT_FOUND"):
         runtime.op("scale").launch(*call())

@@ -19,8 +19,9 @@ def test_the_schema_is_one():
 def test_packs_follow_it(path):
     manifest = json.loads(path.read_text())
     jsonschema.validate(manifest, SCHEMA)
-    launched = {x["object"] for op in manifest["ops"] for c in op["candidates"] for x in c["launches"]}
-    assert launched == set(manifest["objects"])
+    assert {k["object"] for op in manifest["ops"] for k in op["kernels"]} == set(manifest["objects"])
+    for op in manifest["ops"]:
+        assert {x["kernel"] for c in op["candidates"] for x in c["launches"]} == set(range(len(op["kernels"])))
 
 
 @pytest.mark.parametrize(
@@ -32,7 +33,7 @@ def test_packs_follow_it(path):
         lambda m: m["ops"][0].update(name="no name"),
         lambda m: m["ops"][0]["candidates"].clear(),
         lambda m: next(iter(m["objects"].values())).update(file="../elsewhere"),
-        lambda m: m["ops"][0]["candidates"][0]["launches"][0]["args"][0].update(type="u7"),
+        lambda m: m["ops"][0]["kernels"][0]["args"][0].update(type="u7"),
     ],
 )
 def test_what_breaks_it_is_seen(change):

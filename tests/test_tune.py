@@ -52,11 +52,18 @@ SHAPE = {"precision": "default", "s_kv": 4096, "topk": 2048, "D": 576, "H": 16, 
 @pytest.mark.parametrize("target", TARGETS)
 def test_every_candidate_has_a_pack_that_opens_and_verifies(tmp_path, target):
     whole = write_pack(tmp_path, DECODE, target)
-    manifest = json.loads((whole / "manifest.json").read_text())
-    for i, c in enumerate(manifest["ops"][0]["candidates"]):
+
+    def kernels(op, c):
+        """The candidate with its kernels in place of their numbers."""
+        return c | {"launches": [{**x, "kernel": op["kernels"][x["kernel"]]} for x in c["launches"]]}
+
+    (op,) = json.loads((whole / "manifest.json").read_text())["ops"]
+    for i, c in enumerate(op["candidates"]):
         single = cut(whole, tmp_path / str(i), DECODE.name, {c["name"]}.__contains__)
-        objects = {x["object"] for x in c["launches"]}
-        assert json.loads((single / "manifest.json").read_text())["ops"][0]["candidates"] == [c]
+        wanted = kernels(op, c)
+        objects = {x["kernel"]["object"] for x in wanted["launches"]}
+        (kept,) = json.loads((single / "manifest.json").read_text())["ops"]
+        assert [kernels(kept, k) for k in kept["candidates"]] == [wanted]
         assert len(list((single / "objects").iterdir())) == len(objects) == dsa.verify([single])[0]["objects"]
         with dsa.open_packs([single]) as opened:
             assert opened.ops() == [DECODE.name]

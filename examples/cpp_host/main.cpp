@@ -1,8 +1,12 @@
 // A C++ host without Python: opens a pack, runs a Triton kernel (concat_cast_q) and the CUDA Q8 kernel (sparse_mla_prefill) on
 // raw device pointers, and checks both against its own arithmetic.
 //
-//   cpp_host packs/sm90
+//   cpp_host packs/sm90      the pack in this folder
+//   cpp_host                 the pack in the program, where CMake was given DSA_KERNELS_PACKS
 #include <dsa_kernels.h>
+#ifdef EMBEDDED
+#include <dsa_kernels_sm90.h>
+#endif
 
 #include <algorithm>
 #include <cmath>
@@ -101,17 +105,24 @@ Errors compare(const std::vector<uint8_t>& q, const std::vector<uint8_t>& kv, co
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc != 2) {
-    std::fprintf(stderr, "usage: cpp_host PACK, where PACK is a folder with a manifest.json, such as packs/sm90\n");
-    return 2;
-  }
   dsak_error error{};
   error.struct_size = sizeof error;
-  const char* packs[] = {argv[1]};
+  const char* packs[] = {argv[argc - 1]};
   dsak_options options{};
   options.struct_size = sizeof options;
-  options.packs = packs;
-  options.num_packs = 1;
+  if (argc == 2) {
+    options.packs = packs;
+    options.num_packs = 1;
+  } else {
+#ifdef EMBEDDED
+    static const dsak_embedded_pack* const embedded[] = {&dsa_kernels_sm90};
+    options.embedded = embedded;
+    options.num_embedded = 1;
+#else
+    std::fprintf(stderr, "usage: cpp_host PACK, where PACK is a folder with a manifest.json, such as packs/sm90\n");
+    return 2;
+#endif
+  }
   dsak_runtime* runtime = nullptr;
   check(dsak_open(&options, &runtime, &error), error);
   dsak_op *concat = nullptr, *prefill = nullptr;

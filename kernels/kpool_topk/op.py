@@ -60,7 +60,7 @@ OP = Op(
             "lengths",
             "i32",
             "B",
-            "complete pools of each row, below 2**31 / kpool; clamped to what the row of scores holds",
+            "complete pools of each row; clamped to what the row of scores holds",
             layout="contiguous",
             align=4,
         ),

@@ -96,12 +96,27 @@ typedef struct dsak_arg {
   } value;
 } dsak_arg;
 
+/* A pack that is part of the program: dsa_kernels_embed (CMake) makes these. The memory must outlive the runtime. */
+typedef struct dsak_file {
+  const char* name; /* path inside the pack */
+  const void* data;
+  size_t size;
+} dsak_file;
+
+typedef struct dsak_embedded_pack {
+  const char* name;
+  const dsak_file* files;
+  size_t num_files;
+} dsak_embedded_pack;
+
 typedef struct dsak_options {
   size_t struct_size;
   const char* const* packs; /* directories that hold a manifest.json */
   size_t num_packs;
   const char* cuda_library; /* NULL: libcuda.so.1 (or $DSA_KERNELS_CUDA_LIBRARY) */
   const char* hip_library;  /* NULL: libamdhip64.so (or $DSA_KERNELS_HIP_LIBRARY) */
+  const dsak_embedded_pack* const* embedded;
+  size_t num_embedded;
 } dsak_options;
 
 /* Shape and element type of an output, as dsak_infer reports them. */
@@ -117,8 +132,9 @@ typedef struct dsak_output {
 DSAK_API const char* dsak_version(void);
 DSAK_API uint32_t dsak_abi_version(void);
 
-/* Read the manifests of `options->packs`. Objects are not read yet. A pack that cannot be used fails the call, and so do two
- * packs that have the same op for the same target. Packs of several architectures and vendors may be open at once. */
+/* Read the manifests of `options->packs` and `options->embedded`. Objects are not read yet. A pack that cannot be used fails
+ * the call, and so do two packs that have the same op for the same target. Packs of several architectures and vendors may be
+ * open at once. */
 DSAK_API dsak_status dsak_open(const dsak_options* options, dsak_runtime** runtime, dsak_error* error);
 
 /* Unload every module and free everything. Work in flight must have finished. NULL is allowed. */

@@ -51,6 +51,16 @@ dsak_status dsak_open(const dsak_options* options, dsak_runtime** runtime, dsak_
     std::memcpy(&known, options, std::min(options->struct_size, sizeof known));
     if (known.num_packs > 0) require(known.packs, "packs");
     for (size_t i = 0; i < known.num_packs; ++i) require(known.packs[i], "pack");
+    if (known.num_embedded > 0) require(known.embedded, "embedded");
+    for (size_t i = 0; i < known.num_embedded; ++i) {
+      require(known.embedded[i], "embedded pack");
+      require(known.embedded[i]->name, "name of an embedded pack");
+      if (known.embedded[i]->num_files > 0) require(known.embedded[i]->files, "files of an embedded pack");
+      for (size_t k = 0; k < known.embedded[i]->num_files; ++k) {
+        require(known.embedded[i]->files[k].name, "name of an embedded file");
+        require(known.embedded[i]->files[k].data, "data of an embedded file");
+      }
+    }
     *runtime = new dsak_runtime(known);
   });
 }

@@ -116,17 +116,17 @@ void check_layout(const Plan& plan, const ParamPlan& p, const int64_t* slots) {
 }
 
 uint32_t grid_size(const Plan& plan, const Expr& e, const int64_t* slots, int dim, const LaunchPlan& launch) {
-  const int64_t v = evaluate(plan, e, slots, {"grid of ", &launch.decl->symbol});
+  const int64_t v = evaluate(plan, e, slots, {"grid of ", &launch.kernel->decl->symbol});
   int64_t most = dim == 0 ? INT32_MAX : 65535;
   // AMD counts threads, not blocks, in 32 bits.
-  if (plan.target->vendor == Vendor::kAmd) most = std::min<int64_t>(most, UINT32_MAX / launch.decl->block[dim]);
+  if (plan.target->vendor == Vendor::kAmd) most = std::min<int64_t>(most, UINT32_MAX / launch.kernel->decl->block[dim]);
   if (v < 0 || v > most)
-    fail(DSAK_ERR_ARGUMENT, plan.op->name, ": grid of ", launch.decl->symbol, ": found ", v, " blocks in dimension ", dim, " (",
-         e.text(), "), wanted 0 to ", most, "; split the call");
-  const uint32_t cluster = launch.decl->cluster[dim];
+    fail(DSAK_ERR_ARGUMENT, plan.op->name, ": grid of ", launch.kernel->decl->symbol, ": found ", v, " blocks in dimension ",
+         dim, " (", e.text(), "), wanted 0 to ", most, "; split the call");
+  const uint32_t cluster = launch.cluster[dim];
   if (v % cluster != 0)
-    fail(DSAK_ERR_ARGUMENT, plan.op->name, ": grid of ", launch.decl->symbol, ": found ", v, " blocks in dimension ", dim, " (",
-         e.text(), "), wanted a multiple of the cluster's ", cluster);
+    fail(DSAK_ERR_ARGUMENT, plan.op->name, ": grid of ", launch.kernel->decl->symbol, ": found ", v, " blocks in dimension ",
+         dim, " (", e.text(), "), wanted a multiple of the cluster's ", cluster);
   return static_cast<uint32_t>(v);
 }
 
@@ -141,7 +141,7 @@ uint64_t scalar_word(const Plan& plan, const ArgPlan& a, const int64_t* slots, c
   if (a.kind == ArgPlan::kI64) return static_cast<uint64_t>(v);
   const int32_t narrow = static_cast<int32_t>(v);
   if (v != narrow)
-    fail(DSAK_ERR_ARGUMENT, plan.op->name, ": argument ", a.name, " of ", launch.decl->symbol, ": found ", v, " (",
+    fail(DSAK_ERR_ARGUMENT, plan.op->name, ": argument ", a.name, " of ", launch.kernel->decl->symbol, ": found ", v, " (",
          a.value.text(), "), wanted a 32-bit integer; split the call");
   std::memcpy(&word, &narrow, sizeof narrow);
   return word;
@@ -266,7 +266,7 @@ void fill(const Plan& plan, const int64_t* slots, Resolution* out) {
     Resolution::Launch launch{&l, {}, word};
     for (int i = 0; i < 3; ++i) launch.grid[i] = grid_size(plan, l.grid[i], slots, i, l);
     if (launch.grid[0] == 0 || launch.grid[1] == 0 || launch.grid[2] == 0) continue;
-    for (const ArgPlan& a : l.args) {
+    for (const ArgPlan& a : l.kernel->args) {
       out->words[word] = 0;
       if (a.kind == ArgPlan::kPointer)
         out->patches.push_back({word, a.tensor, evaluate(plan, a.value, slots, {"argument ", &a.name})});

@@ -33,12 +33,13 @@ std::string launches_text(const Plan& plan, const int64_t* slots, const Candidat
   std::string out;
   size_t next = 0;
   for (const LaunchPlan& l : c.launches) {
-    out += cat("\n    ", l.decl->symbol, ": ");
+    const KernelPlan& k = *l.kernel;
+    out += cat("\n    ", k.decl->symbol, ": ");
     const bool runs = next < r.launches.size() && r.launches[next].plan == &l;
     out += runs ? cat("grid ", three(r.launches[next++].grid)) : std::string("empty grid, skipped");
-    out += cat(", block ", three(l.decl->block), ", cluster ", three(l.decl->cluster), ", dynamic shared memory ",
-               l.decl->shared, " bytes\n      object ", l.object->sha256.substr(0, 12), " (", l.object->kernel, "), resources ",
-               l.object->resources);
+    out += cat(", block ", three(k.decl->block), ", cluster ", three(l.cluster), ", dynamic shared memory ", k.decl->shared,
+               " bytes\n      object ", k.object->sha256.substr(0, 12), " (", k.object->kernel, "), resources ",
+               k.object->resources);
   }
   return out;
 }

@@ -103,11 +103,12 @@ void submit(Bound& bound, const Resolution& r, void* stream) {
   Driver& driver = bound.device.driver();
   if (entered.code() != 0) driver.enter_failed(entered.code());
   for (const Resolution::Launch& l : r.launches) {
-    const LaunchDecl& d = *l.plan->decl;
+    const KernelDecl& d = *l.plan->kernel->decl;
+    const uint32_t (&cluster)[3] = l.plan->cluster;
     const LaunchConfig config{bound.functions[static_cast<size_t>(l.plan->function)].load(std::memory_order_relaxed),
                               {l.grid[0], l.grid[1], l.grid[2]},
                               {d.block[0], d.block[1], d.block[2]},
-                              {d.cluster[0], d.cluster[1], d.cluster[2]},
+                              {cluster[0], cluster[1], cluster[2]},
                               d.shared,
                               stream,
                               const_cast<void**>(r.params.data() + l.first_word)};

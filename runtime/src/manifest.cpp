@@ -177,20 +177,27 @@ ArgDecl read_arg(const Node& n) {
   return a;
 }
 
-LaunchDecl read_launch(const Node& n) {
+KernelDecl read_kernel(const Node& n, const Manifest& m) {
+  KernelDecl k;
+  k.object = n["object"].text();
+  if (m.object(k.object) == nullptr) n["object"].wrong(k.object, "a key of $.objects");
+  k.symbol = n["symbol"].text();
+  read_three(n["block"], k.block, 1024);
+  k.shared = static_cast<uint32_t>(n["shared"].integer(0, INT32_MAX));
+  n["args"].each([&](const Node& a) { k.args.push_back(read_arg(a)); });
+  return k;
+}
+
+LaunchDecl read_launch(const Node& n, size_t kernels) {
   LaunchDecl l;
-  l.object = n["object"].text();
-  l.symbol = n["symbol"].text();
+  l.kernel = static_cast<size_t>(n["kernel"].integer(0, static_cast<int64_t>(kernels) - 1));
   size_t count = 0;
   n["grid"].each([&](const Node& g) {
     if (count < 3) l.grid[count] = g.expression();
     ++count;
   });
   if (count != 3) n["grid"].wrong(cat(count, " elements"), "3");
-  read_three(n["block"], l.block, 1024);
   read_three(n["cluster"], l.cluster, 16);
-  l.shared = static_cast<uint32_t>(n["shared"].integer(0, INT32_MAX));
-  n["args"].each([&](const Node& a) { l.args.push_back(read_arg(a)); });
   return l;
 }
 
@@ -204,12 +211,10 @@ OpDecl read_op(const Node& n, const Manifest& m) {
   op.params_json = n["params"].json.dump();
   op.symbols = n["symbols"].texts();
   n["rules"].each([&](const Node& r) { op.rules.push_back({r["check"].expression(), r["wanted"].text(), r["fix"].text()}); });
+  n["kernels"].each([&](const Node& k) { op.kernels.push_back(read_kernel(k, m)); });
   n["candidates"].each([&](const Node& c) {
     CandidateDecl d{c["name"].text(), c["when"].expression(), c["workspace"].expression(), {}};
-    c["launches"].each([&](const Node& l) {
-      d.launches.push_back(read_launch(l));
-      if (m.object(d.launches.back().object) == nullptr) l["object"].wrong(d.launches.back().object, "a key of $.objects");
-    });
+    c["launches"].each([&](const Node& l) { d.launches.push_back(read_launch(l, op.kernels.size())); });
     op.candidates.push_back(std::move(d));
   });
   return op;

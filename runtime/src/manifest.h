@@ -28,11 +28,16 @@ struct ArgDecl {
   std::string name, type, value, offset;
 };
 
-struct LaunchDecl {
+struct KernelDecl {
   std::string object, symbol;
-  std::string grid[3];
-  uint32_t block[3], cluster[3], shared;
+  uint32_t block[3], shared;
   std::vector<ArgDecl> args;
+};
+
+struct LaunchDecl {
+  size_t kernel;  // number among the op's
+  std::string grid[3];
+  uint32_t cluster[3];
 };
 
 struct CandidateDecl {
@@ -58,6 +63,7 @@ struct OpDecl {
   std::string params_json;
   std::vector<std::string> symbols;
   std::vector<RuleDecl> rules;
+  std::vector<KernelDecl> kernels;
   std::vector<CandidateDecl> candidates;
 };
 

@@ -61,10 +61,24 @@ void check_architecture(const std::string& path, const Bytes& b, const Target& t
 
 }  // namespace
 
-Pack::Pack(std::string directory) : directory_(std::move(directory)) {
-  const std::string path = cat(directory_, "/manifest.json");
-  text_ = read_file(path, SIZE_MAX / 4);
-  manifest_ = parse_manifest({reinterpret_cast<const char*>(text_.data()), text_.size()}, path);
+Pack::Pack(std::string directory) : Pack(std::move(directory), nullptr) {}
+Pack::Pack(const dsak_embedded_pack& embedded) : Pack(cat("(in the program) ", embedded.name), &embedded) {}
+
+Pack::Pack(std::string directory, const dsak_embedded_pack* embedded) : directory_(std::move(directory)), embedded_(embedded) {
+  text_ = file("manifest.json", SIZE_MAX / 4);
+  manifest_ = parse_manifest({reinterpret_cast<const char*>(text_.data()), text_.size()}, cat(directory_, "/manifest.json"));
+}
+
+// The bytes of a file of the pack, at most `limit` of them.
+Bytes Pack::file(const std::string& name, size_t limit) const {
+  const std::string path = cat(directory_, '/', name);
+  if (embedded_ == nullptr) return read_file(path, limit);
+  for (size_t i = 0; i < embedded_->num_files; ++i) {
+    const dsak_file& f = embedded_->files[i];
+    const auto* data = static_cast<const uint8_t*>(f.data);
+    if (name == f.name) return {data, data + std::min(f.size, limit)};
+  }
+  fail(DSAK_ERR_PACK_MISSING, path, ": found no such file in the program; build it again with dsa_kernels_embed");
 }
 
 std::string Pack::digest() const { return sha256_hex(text_.data(), text_.size()); }
@@ -72,7 +86,7 @@ std::string Pack::digest() const { return sha256_hex(text_.data(), text_.size())
 Bytes Pack::read(const ObjectDecl& object) const {
   const std::string path = cat(directory_, '/', object.file);
   const size_t size = static_cast<size_t>(object.size);
-  Bytes bytes = read_file(path, size + 1);
+  Bytes bytes = file(object.file, size + 1);
   if (bytes.size() != size)
     fail(DSAK_ERR_PACK_TRUNCATED, path, ": found ", bytes.size() > size ? "more than " : "",
          bytes.size() > size ? size : bytes.size(), " bytes, wanted ", size, kAgain);

@@ -1,10 +1,12 @@
-// A pack: a directory with manifest.json and content-addressed objects. Every object is checked before anybody uses it.
+// A pack: manifest.json and content-addressed objects, in a directory or in the program. Every object is checked before anybody
+// uses it.
 #pragma once
 
 #include <cstdint>
 #include <string>
 #include <vector>
 
+#include "dsa_kernels.h"
 #include "manifest.h"
 
 namespace dsak {
@@ -15,8 +17,9 @@ class Pack {
  public:
   // Reads the manifest only. Throws Error.
   explicit Pack(std::string directory);
+  explicit Pack(const dsak_embedded_pack& embedded);
 
-  const std::string& directory() const { return directory_; }
+  const std::string& directory() const { return directory_; }  // of an embedded pack, words in its place
   const Manifest& manifest() const { return manifest_; }
   std::string digest() const;  // sha256 of manifest.json as it was read
 
@@ -25,8 +28,12 @@ class Pack {
   Bytes read(const ObjectDecl& object) const;
 
  private:
+  Pack(std::string directory, const dsak_embedded_pack* embedded);
+  Bytes file(const std::string& name, size_t limit) const;
+
   std::string directory_;
-  Bytes text_;  // of manifest.json
+  const dsak_embedded_pack* embedded_;  // null where the pack is a directory
+  Bytes text_;                          // of manifest.json
   Manifest manifest_;
 };
 

@@ -47,6 +47,8 @@ class Builder {
            kMaxTensors, " and ", kMaxSlots);
     for (size_t i = 0; i < op_.params.size(); ++i) compile_param(op_.params[i], plan_.params[i]);
     for (const RuleDecl& r : op_.rules) plan_.rules.push_back({expr(r.check), r.wanted, r.fix});
+    plan_.kernels.reserve(op_.kernels.size());  // launches point to them
+    for (const KernelDecl& k : op_.kernels) compile_kernel(k);
     for (const CandidateDecl& c : op_.candidates) compile_candidate(c);
   }
 
@@ -123,6 +125,12 @@ class Builder {
     if (d.has_default) p.default_value = expr(d.default_value);
   }
 
+  void compile_kernel(const KernelDecl& d) {
+    KernelPlan k{manifest_.object(d.object), &d, {}};
+    for (const ArgDecl& a : d.args) k.args.push_back(compile_arg(a));
+    plan_.kernels.push_back(std::move(k));
+  }
+
   void compile_candidate(const CandidateDecl& d) {
     CandidatePlan c;
     c.name = d.name;
@@ -131,7 +139,7 @@ class Builder {
     size_t words = 0;
     for (const LaunchDecl& l : d.launches) {
       c.launches.push_back(compile_launch(l));
-      words += l.args.size();
+      words += c.launches.back().kernel->args.size();
     }
     plan_.max_words = std::max(plan_.max_words, words);
     plan_.max_launches = std::max(plan_.max_launches, c.launches.size());
@@ -140,11 +148,12 @@ class Builder {
 
   LaunchPlan compile_launch(const LaunchDecl& d) {
     LaunchPlan l{};
-    l.object = manifest_.object(d.object);
-    l.decl = &d;
+    l.kernel = &plan_.kernels[d.kernel];
     l.function = plan_.num_functions++;
-    for (int i = 0; i < 3; ++i) l.grid[i] = expr(d.grid[i]);
-    for (const ArgDecl& a : d.args) l.args.push_back(compile_arg(a));
+    for (int i = 0; i < 3; ++i) {
+      l.grid[i] = expr(d.grid[i]);
+      l.cluster[i] = d.cluster[i];
+    }
     return l;
   }
 

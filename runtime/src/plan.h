@@ -81,13 +81,18 @@ struct ArgPlan {
   std::string name;
 };
 
-struct LaunchPlan {
+struct KernelPlan {
   const ObjectDecl* object;
-  const LaunchDecl* decl;
-  Expr grid[3];
+  const KernelDecl* decl;
   std::vector<ArgPlan> args;
+};
+
+struct LaunchPlan {
+  const KernelPlan* kernel;
+  Expr grid[3];
+  uint32_t cluster[3];
   int function;  // number among the launches of the plan
-  uint32_t cluster_size() const { return decl->cluster[0] * decl->cluster[1] * decl->cluster[2]; }
+  uint32_t cluster_size() const { return cluster[0] * cluster[1] * cluster[2]; }
 };
 
 struct CandidatePlan {
@@ -104,6 +109,7 @@ struct Plan {
   std::vector<ParamPlan> params;
   std::vector<SymbolPlan> symbols;
   std::vector<RulePlan> rules;
+  std::vector<KernelPlan> kernels;
   std::vector<CandidatePlan> candidates;
   int raw_slots = 0, slots = 0, sm_count_slot = 0, shared_memory_slot = 0;
   int num_tensors = 0, num_functions = 0;

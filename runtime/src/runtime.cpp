@@ -37,7 +37,8 @@ void* Bound::load(const LaunchPlan& launch) {
   std::atomic<void*>& slot = functions[static_cast<size_t>(launch.function)];
   void* f = slot.load(std::memory_order_acquire);
   if (f == nullptr) {
-    f = device.function(*served.pack, *launch.object, launch.decl->symbol, launch.decl->shared, launch.cluster_size());
+    const KernelPlan& k = *launch.kernel;
+    f = device.function(*served.pack, *k.object, k.decl->symbol, k.decl->shared, launch.cluster_size());
     slot.store(f, std::memory_order_release);
   }
   return f;
@@ -50,10 +51,9 @@ using namespace dsak;
 dsak_runtime::dsak_runtime(const dsak_options& options) {
   libraries_[0] = library(options.cuda_library, "DSA_KERNELS_CUDA_LIBRARY", "libcuda.so.1");
   libraries_[1] = library(options.hip_library, "DSA_KERNELS_HIP_LIBRARY", "libamdhip64.so");
-  for (size_t i = 0; i < options.num_packs; ++i) {
-    packs_.push_back(std::make_unique<Pack>(options.packs[i]));
-    add(*packs_.back());
-  }
+  for (size_t i = 0; i < options.num_packs; ++i) packs_.push_back(std::make_unique<Pack>(options.packs[i]));
+  for (size_t i = 0; i < options.num_embedded; ++i) packs_.push_back(std::make_unique<Pack>(*options.embedded[i]));
+  for (const auto& pack : packs_) add(*pack);
 }
 
 void dsak_runtime::add(const Pack& pack) {

@@ -63,6 +63,17 @@ def _preload(arguments: argparse.Namespace) -> None:
     print(f"device {arguments.device}: {', '.join(arguments.ops) or 'every op'} verified and loaded")
 
 
+def _integrations(arguments: argparse.Namespace) -> None:
+    from dsa_kernels.integrations import sglang_plugin
+
+    found = sglang_plugin.findings()
+    print(f"{arguments.engine} {sglang_plugin.version() or 'is not installed'}")
+    table = [["target", "since", "state", "ours"]]
+    table += [[f.target.path, f.target.since, f.state, f"{f.target.function.__module__}.{f.target.name}"] for f in found]
+    print("\n".join([_rows(table), *sglang_plugin.absences(found)]))
+    sglang_plugin.refuse_mismatches(found)
+
+
 def _where(arguments: argparse.Namespace) -> None:
     print(os.path.join(os.path.dirname(os.path.abspath(__file__)), *arguments.path))
 
@@ -95,6 +106,10 @@ def _parser() -> argparse.ArgumentParser:
     verify = commands.add_parser("verify", help="check presence, size, sha256 and architecture of every object")
     verify.add_argument("packs", nargs="*", help="pack directories (default: the installed ones)")
     verify.set_defaults(run=_verify)
+
+    integrations = commands.add_parser("integrations", help="what a serving engine's plugin finds, and what it would replace")
+    integrations.add_argument("engine", choices=["sglang"])
+    integrations.set_defaults(run=_integrations)
 
     for name, path, text in (
         ("cmake-dir", ("lib", "cmake", "dsa_kernels"), "for find_package"),

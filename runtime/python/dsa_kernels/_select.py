@@ -98,7 +98,8 @@ def _languages(packs: _packs.Packs, op: str) -> dict[str, dict[str, str]]:
     for pack in packs.info()["packs"]:
         manifest = _manifest(pack["directory"])
         for entry in (o for o in manifest["ops"] if o["name"] == op):
-            tools = {c["name"]: manifest["objects"][c["launches"][0]["object"]]["tools"] for c in entry["candidates"]}
+            first = {c["name"]: entry["kernels"][c["launches"][0]["kernel"]] for c in entry["candidates"]}
+            tools = {name: manifest["objects"][kernel["object"]]["tools"] for name, kernel in first.items()}
             found[pack["target"]] = {name: next((LANGUAGES[t] for t in LANGUAGES if t in made), "?") for name, made in tools.items()}
     return found
 

@@ -90,3 +90,7 @@ class DriverTooOld(DriverError):
 
 class NoPackInstalled(NoPack, AttributeError):
     """No pack at all where an op was asked for as an attribute of the package."""
+
+
+class IntegrationError(Error):
+    """A serving engine that is not the one that an integration was written for."""
