@@ -73,31 +73,30 @@ def test_values_read_transposed(block, size):
         np.testing.assert_allclose(O, ((Q @ K.T) @ K)[I[:, None], 16 * n + 4 * G[:, None] + np.arange(4)])
 
 
-@pytest.mark.parametrize("elements", [8, 16])
-def test_values_permuted_in_registers(block, elements):
+def test_values_permuted_in_registers(block):
     K, Q = block
     P = scores(K, Q)
-    for n in range(32 // elements):
-        for c in range(elements):
+    for n in range(4):
+        for c in range(8):
             O = np.zeros((64, 4))
             for a in range(2):
-                part = K[32 * a + 8 * G[:, None] + SLOTS, (16 * n + I[:, None]) * elements + c]
+                part = K[32 * a + 8 * G[:, None] + SLOTS, (16 * n + I[:, None]) * 8 + c]
                 O += mma(part, P[:, 8 * a : 8 * a + 8])
-            columns = elements * (16 * n + 4 * G[:, None] + np.arange(4)) + c
+            columns = 8 * (16 * n + 4 * G[:, None] + np.arange(4)) + c
             np.testing.assert_allclose(O, ((Q @ K.T) @ K)[I[:, None], columns])
 
 
 @pytest.mark.parametrize("size", [1, 2])
-def test_columns_of_sixteen_bytes(size):
-    """The byte selections of dsak_columns: rows 0..7 of 16 bytes become columns of eight elements."""
+def test_columns_of_eight_rows(size):
+    """The byte selections of dsak_columns: eight rows of eight elements become columns."""
 
     def select(low, high, selection):
         both = np.concatenate((low, high))
         return both[[selection >> 8 * byte & 7 for byte in range(4)]]
 
-    rows = np.arange(128, dtype=np.uint8).reshape(8, 16)
-    found = np.zeros(128, np.uint8)
-    for word in range(4):
+    rows = np.arange(64 * size, dtype=np.uint8).reshape(8, 8 * size)
+    found = np.zeros(64 * size, np.uint8)
+    for word in range(2 * size):
         r = rows[:, 4 * word : 4 * word + 4]
         c = np.zeros((8, 4), np.uint8)
         if size == 2:
@@ -112,8 +111,8 @@ def test_columns_of_sixteen_bytes(size):
                 c[side], c[2 + side] = select(low01, low23, 0x05040100), select(low01, low23, 0x07060302)
                 c[4 + side], c[6 + side] = select(high01, high23, 0x05040100), select(high01, high23, 0x07060302)
         found[32 * word : 32 * word + 32] = c.reshape(-1)
-    elements = rows.reshape(8, 16 // size, size)
-    np.testing.assert_array_equal(found.reshape(16 // size, 8, size), elements.transpose(1, 0, 2))
+    elements = rows.reshape(8, 8, size)
+    np.testing.assert_array_equal(found.reshape(8, 8, size), elements.transpose(1, 0, 2))
 
 
 @pytest.mark.parametrize("row_bytes", [512, 576, 1024, 1152])

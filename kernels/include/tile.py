@@ -158,20 +158,14 @@ def sparse_mla_tile(
             S[x] = S[x] * P_SCALE
         for x in T.unroll(128):
             acc[x] = acc[x] * shrink[0]
-        if ONE_TERM:
-            for x in T.unroll(4):
-                weights[x] = weights[x] * shrink[0]
+        weights[0] = weights[0] * shrink[0]
 
     @T.macro
-    def values(K, P, P_rest, acc, weights, i, g):  # type: ignore[no-untyped-def]
-        """acc += V^T P^T: [4 n .. 4 n + 3] are columns 16 n + 4 g + 0..3 ("transposed") or, for n = E a + c, columns
-        E (16 a + 4 g + 0..3) + c ("permuted")."""
-        part = T.alloc_local([8 if TRANSPOSED else 8 * E], DTYPE)
-        rest = T.alloc_local([8 if TRANSPOSED else 8 * E], DTYPE)
-        if ONE_TERM:
-            call("ones", part[0])
-            for a in T.unroll(KEYS // 32):
-                call("mma", weights[0], part[0], P[a * 8])
+    def values(K, P, P_rest, acc, i, g):  # type: ignore[no-untyped-def]
+        """acc += V^T P^T: [4 n .. 4 n + 3] are columns 16 n + 4 g + 0..3 ("transposed") or, for n = 8 a + c, columns
+        8 (16 a + 4 g + 0..3) + c ("permuted")."""
+        part = T.alloc_local([8 if TRANSPOSED else 64], DTYPE)
+        rest = T.alloc_local([8 if TRANSPOSED else 64], DTYPE)
         if TRANSPOSED:
             WIDE = 8 // SIZE  # elements in 8 bytes
             row = g * 8 + i // (16 // WIDE)
@@ -183,16 +177,16 @@ def sparse_mla_tile(
                     if TERMS == 2:
                         call("mma", acc[n * 4], part[0], P_rest[a * 8])
         else:
-            for n in T.unroll(32 // E):
+            for n in T.unroll(4):
                 for a in T.unroll(KEYS // 32):
                     for k in T.unroll(8):
-                        for v in T.vectorized(E):
-                            rest[k * E + v] = K[a * 32 + g * 8 + k, (n * 16 + i) * E + v]
+                        for v in T.vectorized(8):
+                            rest[k * 8 + v] = K[a * 32 + g * 8 + k, (n * 16 + i) * 8 + v]
                     call("columns", part[0], rest[0])
-                    for c in T.unroll(E):
-                        call("mma", acc[(n * E + c) * 4], part[c * 8], P[a * 8])
+                    for c in T.unroll(8):
+                        call("mma", acc[(n * 8 + c) * 4], part[c * 8], P[a * 8])
                         if TERMS == 2:
-                            call("mma", acc[(n * E + c) * 4], part[c * 8], P_rest[a * 8])
+                            call("mma", acc[(n * 8 + c) * 4], part[c * 8], P_rest[a * 8])
 
     @T.macro
     def store_values(out, t, h, acc, factor, g):  # type: ignore[no-untyped-def]
@@ -202,11 +196,10 @@ def sparse_mla_tile(
                 for v in T.vectorized(4):
                     out[t, h, n * 16 + g * 4 + v] = acc[n * 4 + v] * factor
         else:
-            for n in T.unroll(32 // E):
+            for n in T.unroll(4):
                 for r in T.unroll(4):
-                    for side in T.unroll(E // 8):
-                        for v in T.vectorized(8):
-                            out[t, h, (n * 16 + g * 4 + r) * E + side * 8 + v] = acc[(n * E + side * 8 + v) * 4 + r] * factor
+                    for v in T.vectorized(8):
+                        out[t, h, (n * 16 + g * 4 + r) * 8 + v] = acc[(n * 8 + v) * 4 + r] * factor
 
     @T.prim_func
     def sparse_mla_tile(
@@ -252,7 +245,7 @@ def sparse_mla_tile(
             P = T.alloc_local([KEYS // 4], DTYPE)
             P_rest = T.alloc_local([KEYS // 4], DTYPE)
             acc = T.alloc_local([128], "float32")
-            weights = T.alloc_local([4], "float32")
+            weights = T.alloc_local([1], "float32")  # the sum of the rounded P
             m = T.alloc_local([1], "float32")
             total = T.alloc_local([1], "float32")
             to_log2 = T.alloc_local([1], "float32")
@@ -298,8 +291,7 @@ def sparse_mla_tile(
                         Q[(512 // (4 * E) - PARKED + step) * E + v] = q_tail[t, h, (step * 4 + g) * E + v]
             for x in T.unroll(128):
                 acc[x] = 0.0
-            for x in T.unroll(4):
-                weights[x] = 0.0
+            weights[0] = 0.0
             m[0] = shared.FAR
             total[0] = 0.0
 
@@ -337,14 +329,18 @@ def sparse_mla_tile(
                 softmax(S, rows, b, acc, weights, m, total, to_log2[0], g)
                 for a in T.unroll(KEYS // 32):
                     call("round", P[a * 8], S[a * 8])
-                    if TERMS == 2:
+                    if ONE_TERM:
+                        weights[0] = weights[0] + T.call_extern("float32", "dsak_sum", T.address_of(P[a * 8]))
+                    else:
                         call("rest", S[a * 8], P[a * 8])
                         call("round", P_rest[a * 8], S[a * 8])
-                values(K, P, P_rest, acc, weights, i, g)
+                values(K, P, P_rest, acc, i, g)
 
             total[0] = total[0] + T.call_extern("float32", "dsak_across", total[0], 16)
             total[0] = total[0] + T.call_extern("float32", "dsak_across", total[0], 32)
             if ONE_TERM:
+                weights[0] = weights[0] + T.call_extern("float32", "dsak_across", weights[0], 16)
+                weights[0] = weights[0] + T.call_extern("float32", "dsak_across", weights[0], 32)
                 factor[0] = T.if_then_else(total[0] > 0, 1.0 / weights[0], 0.0)  # a weighted mean, whatever P was rounded to
             else:
                 factor[0] = T.if_then_else(total[0] > 0, (1.0 / P_SCALE) / total[0], 0.0)

@@ -94,18 +94,20 @@ DSAK_WAVE void dsak_round(T* to, const float* p) {
   }
 }
 
-// Eight ones: constants, so that they cost no registers in between.
+// The sum of eight rounded values.
 template <typename T>
-DSAK_WAVE void dsak_ones(T* to) {
-#if defined(__gfx942__)
-  const unsigned byte = 0x40404040;
-#else
-  const unsigned byte = 0x38383838;
-#endif
-  for (int word = 0; word < 2 * sizeof(T); ++word) {
-    const unsigned bits = sizeof(T) == 1 ? byte : 0x3f803f80;
-    __builtin_memcpy(reinterpret_cast<char*>(to) + 4 * word, &bits, 4);
+DSAK_WAVE float dsak_sum(const T* p) {
+  float sum = 0;
+  for (int half = 0; half < 2; ++half) {
+    if constexpr (sizeof(T) == 1) {
+      const int word = dsak_as<int>(p + 4 * half);
+      sum += __builtin_amdgcn_cvt_f32_fp8(word, 0) + __builtin_amdgcn_cvt_f32_fp8(word, 1);
+      sum += __builtin_amdgcn_cvt_f32_fp8(word, 2) + __builtin_amdgcn_cvt_f32_fp8(word, 3);
+    } else {
+      for (int k = 4 * half; k < 4 * half + 4; ++k) sum += __builtin_bit_cast(float, static_cast<unsigned>(dsak_as<uint16_t>(p + k)) << 16);
+    }
   }
+  return sum;
 }
 
 // What rounding lost: p[k] -= from[k].
@@ -135,12 +137,12 @@ DSAK_WAVE void dsak_fetch(T* to, const T* from, bool valid) {
   __builtin_memcpy(to, &v, 16);
 }
 
-// Rows 0..7 of 16 bytes in a lane's registers become columns: to[8 c + k] is element c of row k.
+// Eight rows of eight elements in a lane's registers become columns: to[8 c + k] is element c of row k.
 template <typename T>
 DSAK_WAVE void dsak_columns(T* to, const T* rows) {
-  for (int word = 0; word < 4; ++word) {
+  for (int word = 0; word < 2 * sizeof(T); ++word) {
     unsigned r[8], c[8];
-    for (int k = 0; k < 8; ++k) __builtin_memcpy(&r[k], reinterpret_cast<const char*>(rows) + 16 * k + 4 * word, 4);
+    for (int k = 0; k < 8; ++k) __builtin_memcpy(&r[k], reinterpret_cast<const char*>(rows + 8 * k) + 4 * word, 4);
     if constexpr (sizeof(T) == 2) {
       for (int pair = 0; pair < 4; ++pair) {
         c[pair] = dsak_bytes(r[2 * pair], r[2 * pair + 1], 0x05040100);

@@ -112,9 +112,10 @@ DSAK_WAVE void dsak_round(T* to, const float* p) {
 }
 
 template <typename T>
-DSAK_WAVE void dsak_ones(T* to) {
-  const float one[8] = {1, 1, 1, 1, 1, 1, 1, 1};
-  dsak_round(to, one);
+DSAK_WAVE float dsak_sum(const T* p) {
+  float sum = 0;
+  for (int k = 0; k < 8; ++k) sum += dsak_value(p + k);
+  return sum;
 }
 
 template <typename T>
