@@ -6,22 +6,22 @@ import numpy as np
 import pytest
 
 LANES = np.arange(64)
-G, I = LANES // 16, LANES % 16
+G, PLACE = LANES // 16, LANES % 16
 SLOTS = np.arange(8)
 
 
 def mma(a, b):
     """16x16x32 by the ISA: lane (g, i) brings row i of A and column i of B, elements 8 g + slot, and gets rows 4 g + r of column i."""
     A, B = np.zeros((16, 32)), np.zeros((32, 16))
-    A[I[:, None], 8 * G[:, None] + SLOTS] = a
-    B[8 * G[:, None] + SLOTS, I[:, None]] = b
+    A[PLACE[:, None], 8 * G[:, None] + SLOTS] = a
+    B[8 * G[:, None] + SLOTS, PLACE[:, None]] = b
     D = A @ B
-    return D[4 * G[:, None] + np.arange(4), I[:, None]]
+    return D[4 * G[:, None] + np.arange(4), PLACE[:, None]]
 
 
 def score_rows(tile):
     """Which key is row i of a tile of S^T."""
-    return tile // 2 * 32 + I // 4 * 8 + tile % 2 * 4 + I % 4
+    return tile // 2 * 32 + PLACE // 4 * 8 + tile % 2 * 4 + PLACE % 4
 
 
 @pytest.fixture
@@ -36,14 +36,14 @@ def scores(K, Q):
     for tile in range(4):
         for step in range(16):
             columns = 32 * step + 8 * G[:, None] + SLOTS
-            S[:, 4 * tile : 4 * tile + 4] += mma(K[score_rows(tile)[:, None], columns], Q[I[:, None], columns])
+            S[:, 4 * tile : 4 * tile + 4] += mma(K[score_rows(tile)[:, None], columns], Q[PLACE[:, None], columns])
     return S
 
 
 def test_a_lane_gets_eight_neighbouring_keys_of_one_head(block):
     K, Q = block
     keys = 32 * (np.arange(16) // 8) + 8 * G[:, None] + np.arange(16) % 8
-    np.testing.assert_allclose(scores(K, Q), np.take_along_axis((Q @ K.T)[I], keys, 1))
+    np.testing.assert_allclose(scores(K, Q), np.take_along_axis((Q @ K.T)[PLACE], keys, 1))
 
 
 def transposed(K, rows, first_column, size):
@@ -53,8 +53,8 @@ def transposed(K, rows, first_column, size):
     for half in range(size):  # two reads for 2-byte elements
         passed = np.stack([K[rows(half), first_column + v] for v in range(wide)], 1)  # [lane, wide]
         for k in range(wide):
-            source = 16 * G + 16 // wide * k + I // wide
-            got[:, wide * half + k] = passed[source, I % wide]
+            source = 16 * G + 16 // wide * k + PLACE // wide
+            got[:, wide * half + k] = passed[source, PLACE % wide]
     return got
 
 
@@ -64,13 +64,13 @@ def test_values_read_transposed(block, size):
     P = scores(K, Q)
     wide = 8 // size
     for n in range(32):
-        O = np.zeros((64, 4))
+        total = np.zeros((64, 4))
         for a in range(2):
-            rows = lambda half, a=a: 32 * a + 8 * G + I // (16 // wide) + 4 * half  # noqa: E731
-            part = transposed(K, rows, 16 * n + I % (16 // wide) * wide, size)
-            np.testing.assert_array_equal(part, K[32 * a + 8 * G[:, None] + SLOTS, 16 * n + I[:, None]])
-            O += mma(part, P[:, 8 * a : 8 * a + 8])
-        np.testing.assert_allclose(O, ((Q @ K.T) @ K)[I[:, None], 16 * n + 4 * G[:, None] + np.arange(4)])
+            rows = lambda half, a=a: 32 * a + 8 * G + PLACE // (16 // wide) + 4 * half  # noqa: E731
+            part = transposed(K, rows, 16 * n + PLACE % (16 // wide) * wide, size)
+            np.testing.assert_array_equal(part, K[32 * a + 8 * G[:, None] + SLOTS, 16 * n + PLACE[:, None]])
+            total += mma(part, P[:, 8 * a : 8 * a + 8])
+        np.testing.assert_allclose(total, ((Q @ K.T) @ K)[PLACE[:, None], 16 * n + 4 * G[:, None] + np.arange(4)])
 
 
 def test_values_permuted_in_registers(block):
@@ -78,12 +78,12 @@ def test_values_permuted_in_registers(block):
     P = scores(K, Q)
     for n in range(4):
         for c in range(8):
-            O = np.zeros((64, 4))
+            total = np.zeros((64, 4))
             for a in range(2):
-                part = K[32 * a + 8 * G[:, None] + SLOTS, (16 * n + I[:, None]) * 8 + c]
-                O += mma(part, P[:, 8 * a : 8 * a + 8])
+                part = K[32 * a + 8 * G[:, None] + SLOTS, (16 * n + PLACE[:, None]) * 8 + c]
+                total += mma(part, P[:, 8 * a : 8 * a + 8])
             columns = 8 * (16 * n + 4 * G[:, None] + np.arange(4)) + c
-            np.testing.assert_allclose(O, ((Q @ K.T) @ K)[I[:, None], columns])
+            np.testing.assert_allclose(total, ((Q @ K.T) @ K)[PLACE[:, None], columns])
 
 
 @pytest.mark.parametrize("size", [1, 2])
@@ -117,7 +117,7 @@ def test_columns_of_eight_rows(size):
 
 @pytest.mark.parametrize("row_bytes", [512, 576, 1024, 1152])
 def test_rows_that_lanes_read_together_meet_no_bank_twice(row_bytes):
-    """64 banks of 4 bytes: the products' reads (8 lanes, 16 bytes each, one of every row) and the transposing ones (16 lanes, 8 bytes each)."""
+    """64 banks of 4 bytes: the products' reads, 8 lanes with 16 bytes of a row each, and the transposing ones, 16 lanes with 8 bytes."""
     pytest.importorskip("tilelang")
     from aot.registry import KERNELS, sibling
 

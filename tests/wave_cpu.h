@@ -19,20 +19,30 @@
 using uchar = unsigned char;
 using half_t = _Float16;
 template <typename T, int n>
-struct __attribute__((packed, aligned(1))) lanes { T x, y, z, w; };
+struct __attribute__((packed, aligned(1))) lanes {
+  T x, y, z, w;
+};
 template <typename T>
-struct __attribute__((packed, aligned(1))) lanes<T, 2> { T x, y; };
+struct __attribute__((packed, aligned(1))) lanes<T, 2> {
+  T x, y;
+};
 using int4 = lanes<int, 4>;
 using uint4 = lanes<unsigned, 4>;
 using float4 = lanes<float, 4>;
 using uint2 = lanes<unsigned, 2>;
 using float2 = lanes<float, 2>;
 using half2 = lanes<_Float16, 2>;
-struct uint1 { unsigned x; };
+struct uint1 {
+  unsigned x;
+};
 static uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) { return {x, y, z, w}; }
 static float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
-struct fp8_e4_t { unsigned char data; };
-struct fp8_e4_16_t { unsigned char data[16]; };
+struct fp8_e4_t {
+  unsigned char data;
+};
+struct fp8_e4_16_t {
+  unsigned char data[16];
+};
 struct bfloat16_t {
   uint16_t data;
   bfloat16_t() = default;
@@ -43,12 +53,18 @@ struct bfloat16_t {
   }
 };
 template <typename T>
-static T max(T a, T b) { return a > b ? a : b; }
+static T max(T a, T b) {
+  return a > b ? a : b;
+}
 template <typename T>
-static T min(T a, T b) { return a < b ? a : b; }
+static T min(T a, T b) {
+  return a < b ? a : b;
+}
 #define __log2f log2f
 
-static struct { unsigned x; } threadIdx, blockIdx;
+static struct {
+  unsigned x;
+} threadIdx, blockIdx;
 extern "C" {
 alignas(1024) uchar buf_dyn_shmem[163840];
 }

@@ -33,9 +33,19 @@ def compile_kernel(kernel: Kernel, target: Target, op: str, dtypes: dict[str, st
     text += f"static void body() {{ {lowered.symbol}({', '.join(f'{name}_' for _, name in declared)}); }}\n"
     text += f'extern "C" int launch(int blocks, int backwards, {", ".join(f"{kind} {name}" for kind, name in declared)}) {{\n'
     text += "".join(f"  {name}_ = {name};\n" for _, name in declared)
-    text += f"  int wrong = 0;\n  for (int b = 0; b < blocks; ++b) wrong |= run_block(b, {lowered.block[0]}, backwards, body);\n  return wrong;\n}}\n"
+    block = f"run_block(b, {lowered.block[0]}, backwards, body)"
+    text += f"  int wrong = 0;\n  for (int b = 0; b < blocks; ++b) wrong |= {block};\n  return wrong;\n}}\n"
     (folder / "kernel.cpp").write_text(text)
-    command = [os.environ.get("CXX", "c++"), "-std=c++17", "-O2", "-fno-strict-aliasing", "-w", "-shared", "-fPIC", f"-I{Path(__file__).parent}"]
+    command = [
+        os.environ.get("CXX", "c++"),
+        "-std=c++17",
+        "-O2",
+        "-fno-strict-aliasing",
+        "-w",
+        "-shared",
+        "-fPIC",
+        f"-I{Path(__file__).parent}",
+    ]
     subprocess.run([*command, "-o", "kernel.so", "kernel.cpp"], cwd=folder, check=True)
     launch = ctypes.CDLL(str(folder / "kernel.so")).launch
 

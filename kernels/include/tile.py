@@ -6,18 +6,20 @@ columns. Waves of a block share the gathered rows. Nothing but the rows crosses 
     S^T [keys, heads]  = K Q^T        lane (g, i) gets head i and keys 8 g .. 8 g + 7 of every 32
     O^T [512, heads]  += V^T P^T      and needs P for head i and any eight keys, V for column i and the same eight
 
-so P goes from one product to the next in registers, and a lane has one maximum and one sum. (i is the lane in its group of 16, g the
-group.) The keys of a lane are neighbours because the rows of a tile of S^T are chosen so: tile 2 a + b has row i = key 32 a +
+so P goes from one product to the next in registers, and a lane has one maximum and one sum (i: its place in a group of 16, g: the
+group). The keys of a lane are neighbours because the rows of a tile of S^T are chosen so: tile 2 a + b has row i = key 32 a +
 8 (i // 4) + 4 b + i % 4. tests/test_tile_order.py models the orders.
 
     LDS         K [KEYS][D + padding], every gathered row once, key and value at once      rows [2][KEYS] indices, -1 where none
-    registers   Q 16 x D     O 16 x 512 float32     one block of rows on its way (STAGED)
+                parked: some of Q, where registers are short
+    registers   of a lane: O 128, Q 36 or 72 (less what is parked), S, and in STAGED forms its part of the next block of rows
 
-    memory  ──> registers: block n + 1 ─────────┐ (in flight while block n is in use)
-    LDS     ──> K Q^T ──> softmax ──> V^T P^T ──┴──> barrier, registers to LDS, barrier
+    STAGED      memory ──> registers: block n + 1 ─────┐ (in flight while block n is in use)
+                LDS ──> K Q^T ──> softmax ──> V^T P^T ─┴──> barrier, registers to LDS, barrier
+    else        memory ──> LDS: block n, barrier ──> K Q^T ──> softmax ──> V^T P^T ──> barrier; the unit's other blocks fill the wait
 
-V^T is read from the rows by LDS reads that transpose (``VALUES`` = "transposed", gfx950), or in rows of 16 bytes whose elements
-change places in registers ("permuted", where there is no such read). ``TERMS``: P in one term of the rows' type, its sum of rounded
+V^T is read from the rows by LDS reads that transpose (``VALUES`` = "transposed", gfx950), or eight rows of eight elements at a time,
+which change places in registers ("permuted", where there is no such read). ``TERMS``: P in one term of the rows' type, its sum of rounded
 weights the divisor, so that rows with a common mean come out exact; or (FP8) in two. P is carried at the largest e4m3 times its value.
 """
 
@@ -357,7 +359,7 @@ def sparse_mla_tile(
                             max_logits[t, h] = T.if_then_else(total[0] > 0, m[0] * shared.LN2, -T.infinity("float32"))
                         if has_lse != 0:
                             lse[t, h] = T.if_then_else(total[0] > 0, (T.log2(total[0]) + m[0]) * shared.LN2, T.infinity("float32"))
-                if SPLIT:
+                if SPLIT:  # noqa: SIM102 (one is for the factory, the other for the kernel)
                     if parts > 1:
                         at = T.cast(t * parts + split, "int64") * H + h
                         if total[0] > 0:

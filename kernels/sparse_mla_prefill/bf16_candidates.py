@@ -7,6 +7,7 @@ from aot.spec import Arg, Candidate, Kernel, Launch, f32, i32, i64, ptr
 
 shared = sibling(__file__, "../include/sparse_mla")
 
+
 def arguments(d: int, rope_tensor: bool) -> tuple[Arg, ...]:
     """In TileLang's order: pointers by name, then scalars by name. Strides of 16-byte aligned rows count 8 elements."""
     tail = "q_rope" if rope_tensor else "q"

@@ -3,11 +3,13 @@
 // Two bodies: AMD's builtins, and a model of them in plain CUDA C++ by which the kernel's logic runs on an NVIDIA GPU. i is a
 // lane's number in its group of 16, g the number of the group. T is a type of one byte (e4m3) or two (bfloat16).
 //
-//   mma        D[16 x 16] += A[16 x 32] B[32 x 16]. Lane (g, i) holds row i of A and column i of B, elements 8 g .. 8 g + 7 of the
+//   mma        D[16 x 16] += A[16 x 32] B[32 x 16]. Lane (g, i) holds row i of A and column i of B, elements 8 g .. 8 g + 7 of
+//   the
 //              sum's index; and of D the rows 4 g .. 4 g + 3 of column i. The sum may run in any order that A and B share.
-//   transposed Group g reads rows R0..R7 of 16 elements. Lane i gets element i of each, in the order of the rows: a row i of A whose
-//              sum runs over the rows. Two bytes: lane 4 r + c passes the address of elements 4 c .. 4 c + 3 of row r, once for the
-//              first four rows and once for the others. One byte: lane 2 r + c that of elements 8 c .. 8 c + 7 of row r.
+//   transposed Group g reads rows R0..R7 of 16 elements. Lane i gets element i of each, in the order of the rows: a row i of A
+//   whose
+//              sum runs over the rows. Two bytes: lane 4 r + c passes the address of elements 4 c .. 4 c + 3 of row r, once for
+//              the first four rows and once for the others. One byte: lane 2 r + c that of elements 8 c .. 8 c + 7 of row r.
 #ifndef DSAK_WAVE
 
 #if defined(__HIP__)
@@ -104,7 +106,8 @@ DSAK_WAVE float dsak_sum(const T* p) {
       sum += __builtin_amdgcn_cvt_f32_fp8(word, 0) + __builtin_amdgcn_cvt_f32_fp8(word, 1);
       sum += __builtin_amdgcn_cvt_f32_fp8(word, 2) + __builtin_amdgcn_cvt_f32_fp8(word, 3);
     } else {
-      for (int k = 4 * half; k < 4 * half + 4; ++k) sum += __builtin_bit_cast(float, static_cast<unsigned>(dsak_as<uint16_t>(p + k)) << 16);
+      for (int k = 4 * half; k < 4 * half + 4; ++k)
+        sum += __builtin_bit_cast(float, static_cast<unsigned>(dsak_as<uint16_t>(p + k)) << 16);
     }
   }
   return sum;

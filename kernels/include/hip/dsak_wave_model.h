@@ -1,5 +1,6 @@
-// The instructions of dsak_wave.h in plain C++: 64 threads that keep together stand for a wave. Slow, and never shipped: tests run
-// the kernel's logic with it, on an NVIDIA GPU or on the CPU. Lanes exchange operands through memory and meet at a barrier of theirs.
+// The instructions of dsak_wave.h in plain C++: 64 threads that keep together stand for a wave. Slow, and never shipped: tests
+// run the kernel's logic with it, on an NVIDIA GPU or on the CPU. Lanes exchange operands through memory and meet at a barrier
+// of theirs.
 #define __builtin_memcpy memcpy
 #define DSAK_WAVE static __device__ __forceinline__
 #ifndef DSAK_MEET
@@ -21,7 +22,8 @@ DSAK_WAVE float dsak_bits(unsigned bits) {
 DSAK_WAVE float dsak_e4m3(unsigned char byte) {
   const unsigned exponent = byte >> 3 & 15, fraction = byte & 7;
   if (byte == 0x80 && DSAK_FNUZ || (byte & 0x7f) == 0x7f && !DSAK_FNUZ) return dsak_bits(0x7fc00000);
-  const float value = exponent ? dsak_bits((exponent + 120 - DSAK_FNUZ) << 23 | fraction << 20) : fraction * dsak_bits((118 - DSAK_FNUZ) << 23);
+  const float value =
+      exponent ? dsak_bits((exponent + 120 - DSAK_FNUZ) << 23 | fraction << 20) : fraction * dsak_bits((118 - DSAK_FNUZ) << 23);
   return byte & 0x80 ? -value : value;
 }
 
