@@ -10,7 +10,7 @@
 #define __device__
 #define __global__
 #define __shared__
-#define __forceinline__ inline
+#define __noinline__ __attribute__((noinline))
 #define __launch_bounds__(...)
 #define __align__(n)
 #define DSAK_MEET() turn(1)
@@ -39,6 +39,9 @@ static uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) { return
 static float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
 struct fp8_e4_t {
   unsigned char data;
+};
+struct fp8_e4_8_t {
+  unsigned char data[8];
 };
 struct fp8_e4_16_t {
   unsigned char data[16];

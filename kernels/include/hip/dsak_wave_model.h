@@ -2,7 +2,7 @@
 // run the kernel's logic with it, on an NVIDIA GPU or on the CPU. Lanes exchange operands through memory and meet at a barrier
 // of theirs.
 #define __builtin_memcpy memcpy
-#define DSAK_WAVE static __device__ __forceinline__
+#define DSAK_WAVE static __device__ __noinline__  // a kernel calls hundreds of them
 #ifndef DSAK_MEET
 #define DSAK_MEET() asm volatile("bar.sync %0, 64;" ::"r"(1 + int(threadIdx.x) / 64) : "memory")
 #endif
