@@ -104,7 +104,7 @@ def test_the_kernel_in_the_other_fp8_flavour_is_refused(target):
     kernel = kernel_of(target, "fp8 h16 x1")
     other = {"gfx950": "float8_e4m3fnuz", "gfx942": "float8_e4m3fn"}[target]
     unit = unit_of(replace(kernel, constants={**kernel.constants, "DTYPE": other}), target)
-    with pytest.raises(CompileError, match=f"found kv of {other}; wanted"):
+    with pytest.raises(CompileError, match=f"found q of {other}; wanted"):
         tilelang.build(unit)
     with pytest.raises(CompileError, match=f"of {other}; wanted .*, the flavour of {target}"):  # undeclared, in the kernel's own memory
         tilelang.build(replace(unit, dtypes={}))
