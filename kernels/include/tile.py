@@ -255,6 +255,9 @@ def sparse_mla_tile(
             factor = T.alloc_local([1], "float32")
             index = T.alloc_local([1], "int32")
             n_keys = T.alloc_local([1], "int32")
+            t_of = T.alloc_local([1], "int32")
+            split_of = T.alloc_local([1], "int32")
+            head_of = T.alloc_local([1], "int32")
 
             tx = T.get_thread_binding()
             i = tx % 16
@@ -263,9 +266,11 @@ def sparse_mla_tile(
             die = program % XCDS
             work = die * (programs // XCDS) + T.min(die, programs % XCDS) + program // XCDS
             tiles = T.ceildiv(H, HEADS)
-            t = T.truncdiv(work, tiles * parts)
-            split = T.truncmod(T.truncdiv(work, tiles), parts)
-            head = T.truncmod(work, tiles) * HEADS + tx // 64 * 16 + i
+            # kept in 32 bits: as expressions they would be divided anew, in 64 bits, for every address
+            t_of[0] = T.truncdiv(work, tiles * parts)
+            split_of[0] = T.truncmod(T.truncdiv(work, tiles), parts)
+            head_of[0] = T.truncmod(work, tiles) * HEADS + tx // 64 * 16 + i
+            t, split, head = t_of[0], split_of[0], head_of[0]
             h = T.min(head, H - 1)
 
             shared._keys_of(t, topk, topk_length, has_length, n_keys)
