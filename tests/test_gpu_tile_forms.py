@@ -35,7 +35,7 @@ def run(op, change=None, precision="high", mean=0.0, **options):
     if change:
         change(case)
     if op == "sparse_mla_decode":
-        case.workspace = torch.full((8 << 20,), 0xFF, dtype=torch.uint8, device="cuda")
+        case.workspace = torch.full((64 << 20,), 0xFF, dtype=torch.uint8, device="cuda")
     case.run().check(rel=REL[case.kv.dtype, precision], lse_tol=1e-3, elements=False)
     return case
 
