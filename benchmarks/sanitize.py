@@ -15,11 +15,13 @@ import dsa_kernels
 FP8 = torch.float8_e4m3fn
 
 
-def attention(heads: int, d: int, dtype: torch.dtype, precision: str | None, tokens: int, op: str = "sparse_mla_prefill") -> None:
+def attention(
+    heads: int, d: int, dtype: torch.dtype, precision: str | None, tokens: int, op: str = "sparse_mla_prefill", topk: int = 203
+) -> None:
     q = (torch.randn(tokens, heads, d, device="cuda") * 0.25).to(dtype)
     kv = (torch.randn(300, d, device="cuda") * 0.25).to(dtype)
-    indices = torch.randint(-30, 330, (tokens, 203), dtype=torch.int32, device="cuda")
-    length = torch.randint(0, 204, (tokens,), dtype=torch.int32, device="cuda")
+    indices = torch.randint(-30, 330, (tokens, topk), dtype=torch.int32, device="cuda")
+    length = torch.randint(0, topk + 1, (tokens,), dtype=torch.int32, device="cuda")
     sink = torch.randn(heads, device="cuda")
     for extra in ({}, {"topk_length": length, "attn_sink": sink}):
         out, top, lse = getattr(dsa_kernels, op)(q, kv, indices, 0.0625, precision=precision, max_logits=True, lse=True, **extra)
@@ -59,7 +61,8 @@ def main() -> None:
         for d in (512, 576):
             for precision in ("fast", "exact", "high"):
                 attention(64, d, FP8, precision, options.tokens)
-                attention(64, d, FP8, precision, 7)  # in parts
+                attention(64, d, FP8, precision, 7)  # in few parts
+                attention(64, d, FP8, precision, 3, topk=1100)  # in many
     if "low" in only:
         for d in (512, 576):
             for heads in (8, 16, 33):

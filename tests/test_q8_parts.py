@@ -42,16 +42,26 @@ def test_every_unit_has_a_place(D, rope, precision):
         assert grid == min(units, whole + parts)
         assert whole % units == 0 or parts == 0
         if c.name.endswith("_split"):
-            assert 2 <= splits <= -(-topk // 64) and items - whole > 0 and parts <= units
+            assert 2 <= splits <= 2 * -(-topk // 128) and items - whole > 0 and parts <= units
             assert value(c.workspace, call) == parts * PART
             scalars = [a for x in c.launches for a in x.kernel.args if a.name == "partial_scalars"]
             assert [value(a.offset, call) for a in scalars] == [parts * 64 * 512 * 2] * 2
             combine = c.launches[1]
-            assert [value(g, call) for g in combine.grid] == [items - whole, 16, 1]
-            also = {a.name: value(a.value, call) for a in combine.kernel.args if a.name in ("whole_items", "splits")}
-            assert also == {"whole_items": whole, "splits": splits}
+            heads = 1 if splits >= 8 else 4
+            assert [value(g, call) for g in combine.grid] == [items - whole, 64 // heads, 1]
+            also = {a.name: value(a.value, call) for a in combine.kernel.args if a.name in ("whole_items", "splits", "heads")}
+            assert also == {"whole_items": whole, "splits": splits, "heads": heads}
         else:
             assert (whole, splits, value(c.workspace, call)) == (items, 1, 0)
+
+
+def test_padding_to_128_columns_keeps_the_cut():
+    for units, T, H, topk in itertools.product(UNITS, TOKENS, (64, 128), (1, 65, 385, 2051)):
+        plain, padded = ({**env("sm90", "fp8", T, H, x), "sm_count": units} for x in (topk, -(-topk // 128) * 128))
+        a, b = chosen("sparse_mla_prefill", plain), chosen("sparse_mla_prefill", padded)
+        assert a.name == b.name
+        splits = [[value(x.value, call) for x in c.launches[0].kernel.args if x.name == "splits"] for c, call in ((a, plain), (b, padded))]
+        assert splits[0] == splits[1]
 
 
 @pytest.mark.parametrize(("T", "name"), [(1, "low_"), (5, "low_"), (6, "q8_"), (64, "q8_"), (256, "q8_")])

@@ -23,11 +23,13 @@ SHARED = {  # bytes; the source asserts that its plan comes to the same
 ITEMS = "(T * (H // 64))"
 LEFT_OVER = f"({ITEMS} % sm_count)"
 WHOLE = f"({ITEMS} - {LEFT_OVER})"
-SPLITS = f"min(sm_count // {LEFT_OVER}, cdiv(topk, 64))"
-# Worth a second launch (about 4 us): at least two parts of an item of eight key blocks, or, where there are no whole items to hide
-# behind, of two. A part may be a single block.
-SPLIT = f"{LEFT_OVER} > 0 and {LEFT_OVER} * 2 <= sm_count and topk >= (512 if {WHOLE} > 0 else 128)"
+# Rows are counted as if they were padded to a multiple of 128 columns, so that a caller's own padding changes no bit of the results.
+SPLITS = f"min(sm_count // {LEFT_OVER}, 2 * cdiv(topk, 128))"
+# Worth a second launch (about 4 us): at least two parts of an item of eight key blocks of 64, or, where there are no whole items to
+# hide behind, of four. A part may be a single block.
+SPLIT = f"{LEFT_OVER} > 0 and {LEFT_OVER} * 2 <= sm_count and cdiv(topk, 128) >= (4 if {WHOLE} > 0 else 2)"
 PARTS = f"({LEFT_OVER} * {SPLITS})"
+COMBINED_HEADS = f"(1 if {SPLITS} >= 8 else 4)"  # of a block of the second launch
 PART_BYTES = 64 * 512 * 2  # float16
 SCALAR_BYTES = 64 * 2 * 4
 
@@ -75,10 +77,11 @@ COMBINE = Launch(
             i32("H"),
             i32("whole_items", WHOLE),
             i32("splits", SPLITS),
+            i32("heads", COMBINED_HEADS),
         ),
         options={"threads": 256},
     ),
-    (LEFT_OVER, 16, 1),
+    (LEFT_OVER, f"64 // {COMBINED_HEADS}", 1),
 )
 
 

@@ -9,6 +9,10 @@ c < topk_length[t]; other columns are never read, and repeated indices count as 
 column gets out 0, max_logits -inf, lse +inf. ``lse`` (natural log of the sum of exponentials) and ``max_logits`` are in
 natural units and do not include the sink, which adds exp(attn_sink[h]) to the softmax denominator of ``out`` alone.
 
+FP8 calls of 64 or 128 heads on sm90 carry a NaN of a selected row or of a query into all outputs that depend on it, and into no
+other. There s may be zero, negative or tiny; one that is not finite makes every token with a valid column NaN, and |s| above 1e19
+counts as 1e19.
+
 Precision, for FP8 inputs: ``fast`` rounds P to one e4m3 term and lets the matrix units keep short sums; ``exact`` moves sums to
 float32, so that rows with a common mean come out right; ``high`` carries P as two e4m3 terms, the accuracy of a BF16 kernel.
 BF16 inputs are served at the same accuracy whatever the level.

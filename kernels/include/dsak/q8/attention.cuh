@@ -62,8 +62,8 @@ struct ScoreWarpgroup : Ring {
     u32 valid_low, valid_high, flags;  // of the block in `stage`
     u32 ordinal;                       // units started
     i32 unit_index;
-    u32 own_words;  // see ScoreWarp
-    u32 negated;    // the scale is negative or zero: scores take its sign
+    u32 own_words;   // see ScoreWarp
+    u32 multiplied;  // scores have a factor of their own, see Constants
     bool done;
   };
 
@@ -109,9 +109,9 @@ struct ScoreWarpgroup : Ring {
     state.flags = __shfl_sync(~0u, state.flags, 0);
   }
 
-  // Nothing masked, not the last of its unit, positive scale.
+  // Nothing masked, not the last of its unit, no multiplier.
   __device__ __forceinline__ bool is_plain(const State& state) const {
-    return ((state.flags & ~u32{kFirstOfItem}) | ~(state.valid_low & state.valid_high) | state.negated) == 0;
+    return ((state.flags & ~u32{kFirstOfItem}) | ~(state.valid_low & state.valid_high) | state.multiplied) == 0;
   }
   // Softmax of the block whose scores are in `s`, while those of the next one are computed into `next_s`. After the CTA's last
   // block stale scores are computed and never read: a branch around wgmma would make ptxas serialise all of them.
@@ -127,7 +127,7 @@ struct ScoreWarpgroup : Ring {
     if constexpr (!kHasRope) wait_operands(next, next_ordinal, flags);
     wgmma::wait<0>();
     wgmma::pin(s);
-    if constexpr (!plain) scores.prepare(s, state.valid_low, state.valid_high, constants.sign);
+    if constexpr (!plain) scores.prepare(s, state.valid_low, state.valid_high, constants.multiplier);
     if constexpr (kHasRope) wait_operands(next, next_ordinal, flags);
     wgmma::pin(s);
     start_scores(next_s, next_ordinal, next.slot);
@@ -156,7 +156,7 @@ struct ScoreWarpgroup : Ring {
     state.stage = Stage{0, 0};
     state.ordinal = 0;
     state.unit_index = static_cast<i32>(blockIdx.x);
-    state.negated = __shfl_sync(~0u, Constants::load(smem).sign != 1.f ? 1 : 0, 0);
+    state.multiplied = __shfl_sync(~0u, Constants::load(smem).multiplier != 1.f ? 1 : 0, 0);
     state.own_words = smem + swizzle::offset64(16 * warp() + (lane() >> 2), 0) + 4 * (lane() & 3);
     wait_keys(state.stage);
     load_block(state, 0);
@@ -178,8 +178,21 @@ struct ScoreWarpgroup : Ring {
 struct ValueWarpgroup : Ring {
   u32 index;
 
-  // total += V^T P^T of the block in `slot`; v[0] holds the first fragment.
-  __device__ __forceinline__ void multiply_values(float (&total)[4][32], ValueFragment (&v)[2], u32 slot) const {
+  // The block's flags; brings `total` into its softmax frame.
+  __device__ __forceinline__ u32 read_news(float (&total)[4][32], u32 slot) const {
+    u32 news[4];
+    shared::load(news[0], news[1], news[2], news[3], smem + plan::kNews + 16 * slot);
+    const u32 flags = __shfl_sync(~0u, (news[0] | news[1]) | (news[2] | news[3]), 0);
+    if ((flags & (kMovedFrame | kFirstOfItem)) == kMovedFrame) scale_columns(total, smem + plan::kRescale + 256 * slot);
+    return flags;
+  }
+
+  // total += V^T P^T of the block in `slot`; v[0] holds the first fragment. Returns the block's flags. They are read under the
+  // first product, which does not touch the total, where that measures better.
+  __device__ __forceinline__ u32 multiply_values(float (&total)[4][32], ValueFragment (&v)[2], u32 slot) const {
+    constexpr bool kFlagsLater = kPromote && kHasRope;
+    u32 flags;
+    if constexpr (!kFlagsLater) flags = read_news(total, slot);
     const u32 values = value_base(smem, index, warp(), lane()) + slot * plan::kRowBlock;
     const u64 p = descriptor::rows64(smem + plan::probability(slot, 0));
     const u64 p_residual = descriptor::rows64(smem + plan::probability(slot, kTwoTerms ? 1 : 0));
@@ -191,6 +204,7 @@ struct ValueWarpgroup : Ring {
         wgmma::fence();
         issue_chunk<false>(partial, v[c & 1], p, p_residual);
         wgmma::commit();
+        if (kFlagsLater && c == 0) flags = read_news(total, slot);
         if (c < 3) load_fragment(v[(c + 1) & 1], values ^ ((c + 1) << 4));
         wgmma::wait<0>();
         promote(total[c], partial);
@@ -208,6 +222,7 @@ struct ValueWarpgroup : Ring {
 #pragma unroll
       for (u32 c = 0; c < 4; ++c) wgmma::pin(total[c]);
     }
+    return flags;
   }
 
   // The stage is free: V is in registers, P multiplied, the factors applied.
@@ -230,11 +245,7 @@ struct ValueWarpgroup : Ring {
         const u32 slot = stage.slot;
         wait_probability(stage);
         load_fragment(v[0], value_base(smem, index, warp(), lane()) + slot * plan::kRowBlock);
-        u32 news[4];
-        shared::load(news[0], news[1], news[2], news[3], smem + plan::kNews + 16 * slot);
-        flags = __shfl_sync(~0u, (news[0] | news[1]) | (news[2] | news[3]), 0);
-        if ((flags & (kMovedFrame | kFirstOfItem)) == kMovedFrame) scale_columns(total, smem + plan::kRescale + 256 * slot);
-        multiply_values(total, v, slot);
+        flags = multiply_values(total, v, slot);
         if (flags & kLastOfItem) break;
         release(stage);
         stage = stage.next();

@@ -36,12 +36,19 @@ static_assert(kProducerRegisters + kScoreRegisters + 2 * kValueRegisters <= 512,
 
 constexpr float kLn2 = 0.693147180559945f;
 constexpr float kLog2e = 1.44269504088896f;
-// The softmax frame (the subtracted maximum) moves only when a logit passes it by this many octaves. P is scaled by
-// 448 / 2^slack, so it never saturates, and nearly no block has to rescale the output.
-constexpr float kFrameSlack = 3;
-constexpr float kLog2ProbabilityScale = 8.807354922057604f - kFrameSlack;  // log2(448) - slack
-// Below any e4m3 logit (at most 448 * 448 * 576 in magnitude), and finite: a row without a key yet gives no inf - inf.
-constexpr float kEmptyFrame = -1e10f;
+// A weight at the softmax frame (the subtracted maximum) is 64 in e4m3. Most weights of a near-flat row then lie just under a
+// power of two, where e4m3 is finest. The frame moves only when a logit passes it by log2(7) octaves: 7 * 64 = 448, so P never
+// saturates, and nearly no block has to rescale the output.
+constexpr float kLog2ProbabilityScale = 6;
+constexpr float kFrameSlack = 2.807354922057604f;
+// Larger factors of a score in the exponent of 2 count as this one.
+constexpr float kLargestFactor = 1e19f * kLog2e;
+// Up to this factor a weight is 2^(score * factor - frame * factor), one multiply-add with the rounded product of the frame,
+// which is good while logits are below about 2^24.
+constexpr float kLargestFusedFactor = 16;
+// Below any e4m3 score (at most 448 * 448 * 576 in magnitude) times the largest factor, and finite: a row without a key yet
+// gives no inf - inf.
+constexpr float kEmptyFrame = -1e30f;
 
 struct Arguments {
   const u8* q;
@@ -69,6 +76,8 @@ struct Unit {
   i32 item;
   i32 part;  // index of the part over all split items; -1: the whole item
 
+  // Of an item. A division takes 150 clocks, once per unit, and most calls have one tile of heads.
+  static __device__ __forceinline__ i32 token(i32 item, i32 head_tiles) { return head_tiles == 1 ? item : item / head_tiles; }
   static __device__ __forceinline__ i32 items(const Arguments& args) { return args.T * (args.H / static_cast<i32>(kHeads)); }
   static __device__ __forceinline__ i32 count(const Arguments& args) {
     return args.whole_items + (items(args) - args.whole_items) * args.splits;

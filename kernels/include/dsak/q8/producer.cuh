@@ -96,10 +96,12 @@ struct Producer {
     // A token without columns still gets one, fully masked, block: the epilogue then needs no special case.
     const i32 blocks = (max(columns, 1) + static_cast<i32>(kKeys) - 1) / static_cast<i32>(kKeys);
     if (unit.part < 0) return Range{columns, 0, blocks - 1};
+    // The borders are those of the row padded to a multiple of 128 columns: padding it with -1 then changes no bit.
+    const i64 padded = (blocks + 1) & ~1;
     const i32 part = unit.part % args.splits;
-    const i32 first = static_cast<i32>(static_cast<i64>(blocks) * part / args.splits);
-    const i32 end = static_cast<i32>(static_cast<i64>(blocks) * (part + 1) / args.splits);
-    if (first == end) return Range{0, 0, 0};  // more parts than blocks: so does a part without blocks
+    const i32 first = static_cast<i32>(padded * part / args.splits);
+    const i32 end = min(static_cast<i32>(padded * (part + 1) / args.splits), blocks);
+    if (first >= end) return Range{0, 0, 0};  // a part without blocks: more parts than blocks, or nothing but padding
     return Range{columns, first, end - 1};
   }
 

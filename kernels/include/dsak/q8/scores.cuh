@@ -50,15 +50,15 @@ struct RowState {
   }
 };
 
-// Launch-wide factors, kept in shared memory because registers are scarcer: the factor of a raw score in the exponent of 2
-// (positive), the frame slack in raw scores, the sign by which raw scores are multiplied first, and kv_scale.
+// Launch-wide factors, kept in shared memory because registers are scarcer: the factor of a score in the exponent of 2
+// (positive), the frame slack in scores, what raw scores are multiplied by first, and kv_scale.
 struct Constants {
-  float score_factor, slack, sign;
+  float score_factor, slack, multiplier;
 
   static __device__ __forceinline__ Constants load(u32 smem) {
     Constants c;
     shared::load(c.score_factor, c.slack, smem + plan::kConstants);
-    c.sign = shared::load_f32(smem + plan::kConstants + 8);
+    c.multiplier = shared::load_f32(smem + plan::kConstants + 8);
     return c;
   }
 
@@ -66,11 +66,16 @@ struct Constants {
     const float q_scale = args.q_scale != nullptr ? *args.q_scale : 1.f;
     const float kv_scale = args.kv_scale != nullptr ? *args.kv_scale : 1.f;
     const float factor = q_scale * kv_scale * args.sm_scale * kLog2e;
-    // A negative or zero factor is moved into the scores, so that a larger score always means a larger weight and a masked
-    // score (-inf) never meets a zero.
-    shared::store(smem + plan::kConstants, factor != 0.f ? fabsf(factor) : 1.f);
-    shared::store(smem + plan::kConstants + 4, factor != 0.f ? fminf(kFrameSlack / fabsf(factor), 1e9f) : kFrameSlack);
-    shared::store(smem + plan::kConstants + 8, factor > 0.f ? 1.f : factor < 0.f ? -1.f : 0.f);
+    // A factor that is not positive goes into the scores, so that a larger score always means a larger weight and a masked
+    // score
+    // (-inf) never meets a zero. So does a large one: the rounded product of the frame and such a factor can be octaves off.
+    // One that is not finite makes every score NaN, and leaves masked ones masked.
+    const bool usual = factor > 0.f && factor <= kLargestFusedFactor;
+    const float finite = fminf(fmaxf(factor, -kLargestFactor), kLargestFactor);
+    const float not_a_number = factor - factor;  // where it is not finite
+    shared::store(smem + plan::kConstants, usual ? factor : 1.f);
+    shared::store(smem + plan::kConstants + 4, usual ? fminf(kFrameSlack / factor, 1e9f) : kFrameSlack);
+    shared::store(smem + plan::kConstants + 8, usual ? 1.f : fabsf(factor) < positive_infinity() ? finite : not_a_number);
     shared::store(smem + plan::kConstants + 12, kv_scale);
   }
 };
@@ -188,13 +193,14 @@ struct ScoreWarp {
     }
     if (t >= 2) return;
     const bool other = t == 1;
-    const float sum = other ? sums[1] : sums[0], maximum = other ? maxima[1] : maxima[0];
+    const float sum = other ? sums[1] : sums[0];
+    const float maximum = sum == sum ? (other ? maxima[1] : maxima[0]) : sum;  // fmaxf passes over NaN
     const float frame = __fmul_rn(other ? rows.frame[1] : rows.frame[0], constants.score_factor);
     // With one-term P the weights that V meets are the rounded ones; dividing by their own sum keeps the output's gain right
     // when rounding is one-sided (flat rows). The exact sum serves lse and the share of the sink.
     const float divisor = other ? divisors[1] : divisors[0];
     const float log2_sum = log2_approx(sum) + frame - kLog2ProbabilityScale;
-    const bool any = sum > 0.f;
+    const bool any = sum != 0.f;  // NaN is of a valid key, and has to come out
     const u32 normaliser_address = smem + plan::kNormaliser + 256 * slot + 4 * row(t);
     const Unit unit(unit_index, args);
     if (unit.part >= 0) {
@@ -217,11 +223,11 @@ struct ScoreWarp {
     if (args.lse != nullptr) args.lse[head_row] = any ? log2_sum * kLn2 : positive_infinity();
   }
 
-  // Sign and mask: the only writes to the scores, before the next scores are issued (ptxas would serialise them otherwise).
-  __device__ __forceinline__ void prepare(float (&s)[32], u32 valid_low, u32 valid_high, float sign) const {
-    if (sign != 1.f) {
+  // Factor and mask: the only writes to the scores, before the next scores are issued (ptxas would serialise them otherwise).
+  __device__ __forceinline__ void prepare(float (&s)[32], u32 valid_low, u32 valid_high, float multiplier) const {
+    if (multiplier != 1.f) {  // NaN too
 #pragma unroll
-      for (u32 i = 0; i < 32; ++i) s[i] *= sign;
+      for (u32 i = 0; i < 32; ++i) s[i] *= multiplier;
     }
     if ((valid_low & valid_high) != ~0u) mask_scores(s, valid_low, valid_high, t);
   }

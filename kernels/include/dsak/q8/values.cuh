@@ -126,7 +126,7 @@ __device__ __forceinline__ void store_output(const float (&total)[4][32], i32 un
     return;
   }
   const i32 head_tiles = args.H / static_cast<i32>(kHeads);
-  const i32 token = unit.item / head_tiles;
+  const i32 token = Unit::token(unit.item, head_tiles);
   const i32 head = (unit.item - token * head_tiles) * static_cast<i32>(kHeads);
   store_rows<false>(total, args.out + token * args.out_stride_t + head * args.out_stride_h + column, args.out_stride_h,
                     scratch);
