@@ -23,7 +23,7 @@ from aot import check
 from aot.graph import Graph
 from aot.recipe import Recipe, recipes
 from aot.registry import ROOT, discover
-from aot.report import found_resources, refused_resources, write_accepted
+from aot.report import found_objects, found_resources, refused_resources, write_accepted
 from aot.spec import Op
 from aot.targets import Target, parse_targets
 
@@ -155,6 +155,8 @@ def main(
         for target in targets:
             wheel = build_arch_wheel(graph.pack(target), ROOT / "dist")
             console.print(f"wheel: {os.path.relpath(wheel)} ({wheel.stat().st_size / 1e6:.2f} MB)", highlight=False)
+    for target_name, made in found_objects(graph, found).items():
+        console.print(f"{target_name} objects: {', '.join(f'{n} {language}' for language, n in made.items())}", highlight=False)
     objects = sum(len(r.kernels) for r in found)
     packs = ", ".join(os.path.relpath(graph.pack(t)) for t in targets)
     console.print(f"{objects} kernels in {packs}; {time.perf_counter() - start:.1f} s", highlight=False)

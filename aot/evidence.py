@@ -1,9 +1,9 @@
-"""``python -m aot.evidence --arch gfx950``: what each candidate configuration of a Triton kernel compiles to, without the hardware.
+"""``python -m aot.evidence --arch gfx950``: what each configuration of the attention kernels compiles to, without the hardware.
 
-An op that has ``kernels/<op>/configurations.json`` (target, element type of the rows, constants and options) has its attention kernels
-compiled with every configuration in it; registers, spills, LDS and the hot loop's instructions are read from the object and its
-assembler text, and set against published rates. The table goes into ``docs/tuning/<target>_evidence.md``; what is shipped is marked.
-A configuration is shipped by writing it into the op's candidates.
+``kernels/<op>/configurations.json`` lists configurations of an op's Triton kernels (target, element type of the rows, constants and
+options), ``kernels/include/tile_configurations.json`` those of the TileLang kernel that the ops share. Each is compiled; registers,
+spills, LDS and the hot loop's instructions are read from the object and its assembler text, and set against published rates. The table
+goes into ``docs/tuning/<target>_evidence.md``; what is shipped is marked. A configuration is shipped by writing it into the candidates.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from importlib import import_module
 from pathlib import Path
 
 import click
@@ -40,6 +41,11 @@ instructions those of one trip of the hot loop for one wave.
 
 Published rates: {units} units at {clock:.1f} GHz, {bandwidth:.1f} TB/s, four cycles a pass of a matrix instruction.
 """
+NAMES = {
+    "triton": {"keys": "BLOCK_N", "heads": "BLOCK_H", "assembly": ".amdgcn"},
+    "tilelang": {"keys": "KEYS", "heads": "HEADS", "assembly": ".s"},
+}
+"""What a language's kernels call their keys and heads, and the assembler text that their compiler keeps."""
 COLUMNS = """configuration, PV, VGPR, AGPR, spills, LDS, waves, MFMA in the loop, loads, LDS r/w, VALU/MFMA, matrix, vector, LDS, gather,
 alone, bound""".replace("\n", " ").split(", ")
 
@@ -54,27 +60,27 @@ class Evidence:
     target: Target
     rates: Rates
     row_bytes: int
+    warps: int
 
     @property
-    def warps(self) -> int:
-        return int(self.kernel.options["num_warps"])
+    def keys(self) -> int:
+        return int(self.kernel.constants[NAMES[self.kernel.language]["keys"]])
 
     @property
     def work(self) -> float:
         """Keys times tiles of 16 heads in one trip."""
-        return int(self.kernel.constants["BLOCK_N"]) * int(self.kernel.constants["BLOCK_H"]) / 16
+        return self.keys * int(self.kernel.constants[NAMES[self.kernel.language]["heads"]]) / 16
 
     def cycles(self) -> dict[str, float]:
         """Busy cycles of a compute unit per key and 16 heads, by what is busy."""
         matrix, vector, lds = self.loop.matrix_cycles(), self.loop.vector_cycles(), self.loop.lds_cycles(self.rates)
         waves = self.warps / self.rates.simds
         programs = max(1, self.resources["blocks_per_unit"])
-        keys = int(self.kernel.constants["BLOCK_N"])
         found = {
             "matrix": matrix * waves / self.work,
             "vector": vector * waves / self.work,
             "LDS": lds * self.warps / self.work,
-            "gather": self.row_bytes * keys / self.rates.hbm / self.work,
+            "gather": self.row_bytes * self.keys / self.rates.hbm / self.work,
             "alone": (matrix + vector + lds * self.warps + self.rates.latency) / programs / self.work,
         }
         return found | {"bound": max(found.values())}
@@ -88,7 +94,7 @@ class Evidence:
         widths = [", ".join(f"{n} x {w}" for w, n in loop.memory(kind).items()) for kind in ("global_load", "ds_read", "ds_write")]
         return [
             name,
-            str(self.kernel.constants.get("PV", "")),
+            terms(self.kernel),
             *(str(r[k]) for k in ("registers", "accumulators", "spill_bytes", "shared")),
             f"{self.waves:g}",
             ", ".join(f"{n} x {kind}" for kind, n in loop.mfma.items()),
@@ -99,11 +105,25 @@ class Evidence:
         ]
 
 
-def configurations(op: str, target: str, dtype: str) -> list[Configuration]:
-    """The configurations to look at for rows of ``dtype``, as the op's folder lists them."""
-    file = KERNELS / op / "configurations.json"
+def _listed(file: Path, target: str, dtype: str) -> list[Configuration]:
     listed: dict[str, dict[str, list[Configuration]]] = json.loads(file.read_text()) if file.exists() else {}
     return listed.get(target, {}).get(dtype, [])
+
+
+def configurations(op: str, target: str, dtype: str) -> list[Configuration]:
+    """The configurations of the op's Triton kernels to look at for rows of ``dtype``."""
+    return _listed(KERNELS / op / "configurations.json", target, dtype)
+
+
+def tile_configurations(kernel: Kernel, target: str, dtype: str) -> list[Configuration]:
+    """Those of the TileLang kernel for the same heads as ``kernel``."""
+    listed = _listed(KERNELS / "include/tile_configurations.json", target, dtype)
+    return [c for c in listed if c["HEADS"] == kernel.constants["HEADS"]]
+
+
+def terms(kernel: Kernel) -> str:
+    """In how many terms P is carried, in words."""
+    return str(kernel.constants.get("PV", "")) or {1: "one", 2: "two"}.get(int(kernel.constants.get("TERMS", 0)), "")
 
 
 def configured(kernel: Kernel, configuration: Configuration) -> Kernel:
@@ -119,39 +139,46 @@ def shipped(kernel: Kernel, configuration: Configuration) -> bool:
 
 def look(op: Op, kernel: Kernel, target: Target) -> Evidence:
     """Compile ``kernel`` and read it. Raises ``CompileError`` or ``CheckError`` when it does not fit the target."""
-    from aot.compilers import triton
-
     dtypes = {a.name: op.pointer_dtype(a, target) for a in kernel.args if a.type == "ptr"}
     unit = Unit(op.name, kernel, target, KERNELS / op.name, KERNELS / "include", dtypes)
-    built = triton.build(unit)
-    text = next(t for name, t in built.intermediates.items() if name.endswith(".amdgcn"))
+    built = import_module(f"aot.compilers.{kernel.language}").build(unit)
+    text = next(t for name, t in built.intermediates.items() if name.endswith(NAMES[kernel.language]["assembly"]))
     size = 1 if dtypes["kv"].startswith("e4m3") else 2
-    row_bytes = (512 + int(kernel.constants["ROPE"])) * size
-    return Evidence(kernel, check.inspect(target, built, kernel), hot_loop(text), target, RATES[target.name], row_bytes)
+    row_bytes = int(kernel.constants.get("D", 512 + int(kernel.constants.get("ROPE", 0)))) * size
+    warps = built.block[0] // target.wave
+    return Evidence(kernel, check.inspect(target, built, kernel), hot_loop(text), target, RATES[target.name], row_bytes, warps)
 
 
-def kernels(op: Op, target: Target) -> Iterator[Kernel]:
-    """Its Triton attention kernels on ``target``, those for the wider rows."""
+def kernels(op: Op, target: Target, language: str = "triton") -> Iterator[Kernel]:
+    """Its attention kernels of ``language`` on ``target``, those for the wider rows."""
     for kernel in op.kernels_for(target):
-        if kernel.language == "triton" and "BLOCK_N" in kernel.constants and kernel.constants.get("ROPE") == 64:
+        wide = kernel.constants.get("ROPE") == 64 or kernel.constants.get("D") == 576
+        if kernel.language == language and NAMES[language]["keys"] in kernel.constants and wide:
             yield kernel
+
+
+def looked_at(op: Op, target: Target) -> Iterator[tuple[str, Kernel, Configuration]]:
+    """Every configuration of the table: what to call it, the kernel that is shipped, the configuration."""
+    for kernel in (*kernels(op, target), *kernels(op, target, "tilelang")):
+        dtype = next(a.dtype for a in kernel.args if a.name == "kv")
+        triton = kernel.language == "triton"
+        for c in configurations(op.name, target.name, dtype) if triton else tile_configurations(kernel, target.name, dtype):
+            words = " ".join(f"{k}={v}" for k, v in c.items())
+            yield f"{'' if triton else 'TileLang '}{dtype} {words}", kernel, c
 
 
 def table(op: Op, target: Target, console: Console) -> list[str]:
     """Markdown rows for ``op``: FP8 and BF16 kernels, every configuration, the shipped one marked."""
     lines = [f"| {' | '.join(COLUMNS)} |", "|" + "---|" * len(COLUMNS)]
-    for kernel in kernels(op, target):
-        dtype = next(a.dtype for a in kernel.args if a.name == "kv")
-        for c in configurations(op.name, target.name, dtype):
-            name = f"{dtype} {' '.join(f'{k}={v}' for k, v in c.items())}"
-            name = f"**{name}**, shipped" if shipped(kernel, c) else name
-            console.print(f"{op.name} {name}", highlight=False, markup=False)
-            try:
-                cells = look(op, configured(kernel, c), target).cells(name)
-            except (CompileError, check.CheckError, ValueError) as e:
-                why = re.sub(r"\s+", " ", str(e)).replace("|", "/")[:120]
-                cells = [name, str(kernel.constants.get("PV", "")), f"refused: {why}", *[""] * (len(COLUMNS) - 3)]
-            lines.append(f"| {' | '.join(cells)} |")
+    for words, kernel, c in looked_at(op, target):
+        name = f"**{words}**, shipped" if shipped(kernel, c) else words
+        console.print(f"{op.name} {name}", highlight=False, markup=False)
+        try:
+            cells = look(op, configured(kernel, c), target).cells(name)
+        except (CompileError, check.CheckError, ValueError) as e:
+            why = re.sub(r"\s+", " ", str(e)).replace("|", "/")[:120]
+            cells = [name, terms(kernel), f"refused: {why}", *[""] * (len(COLUMNS) - 3)]
+        lines.append(f"| {' | '.join(cells)} |")
     return lines
 
 

@@ -21,6 +21,14 @@ def found_resources(graph: Graph, found: list[Recipe]) -> dict[tuple[str, str, s
     return {(r.target, r.op, k["kernel"]): k["resources"] for r in found for k in _records(graph, r)}
 
 
+def found_objects(graph: Graph, found: list[Recipe]) -> dict[str, dict[str, int]]:
+    """Different code objects by target and language, from the finished build."""
+    objects: dict[str, dict[str, set[str]]] = {}
+    for r in found:
+        objects.setdefault(r.target, {}).setdefault(r.language, set()).update(k["sha256"] for k in _records(graph, r))
+    return {target: {language: len(digests) for language, digests in made.items()} for target, made in objects.items()}
+
+
 def read_accepted(op: str) -> dict[str, dict[str, Resources]]:
     """The accepted table of ``op``: target, then kernel name, then resources. Empty when there is none."""
     file = KERNELS / op / "resources.json"

@@ -108,3 +108,50 @@ def test_partials_lie_in_the_workspace(name):
         offsets = [int(parse(a.offset)(call)) for a in x.kernel.args if a.value == "workspace"]
         assert offsets == [0, 5 * 24 * splits * 512 * 2]
     assert int(parse(c.workspace)(call)) == 5 * 24 * splits * (512 * 2 + 2 * 4)
+
+
+TILE = registry.sibling(str(registry.KERNELS / "include/op.py"), "tile_gfx")
+
+
+def taken(call, target, languages):
+    """The first candidate that takes the call and whose attention kernel is in one of ``languages``."""
+    for c in OP.candidates_for(TARGETS[target]):
+        if c.launches[0].kernel.language in languages and parse(c.when)(call):
+            return c
+    return None
+
+
+@pytest.mark.parametrize(("target", "dtype"), TILE.FORMS)
+@pytest.mark.parametrize(("D", "rope"), [(512, False), (576, False), (576, True)])
+def test_tilelang_serves_every_shape_that_fills_the_chip(target, dtype, D, rope):
+    """Blocks of 64 heads go before Triton from there on; what TileLang does not serve, Triton does; at 16 heads Triton goes first."""
+    form = TILE.FORMS[target, dtype]
+    for T, H, topk, precision in itertools.product((1, 64, 70000), (1, 8, 16, 17, 64, 128), (1, 65, 2051), ("fast", "exact", "high")):
+        call = env(target, dtype, T, H, topk, rope, D, precision)
+        c = taken(call, target, ("tilelang",))
+        wide = H > 16
+        fills = T * -(-H // 64) * -(-topk // 64) >= TARGETS[target].units
+        assert bool(c) == ((64 in form.blocks and fills) if wide else 16 in form.blocks), (T, H, topk, precision)
+        first = taken(call, target, ("tilelang", "triton"))
+        assert first and first.launches[0].kernel.language == ("tilelang" if wide and c else "triton")
+        if c:
+            assert f"_h{64 if wide else 16}" in c.name and ("_two" in c.name) == (dtype == "fp8" and precision == "high")
+            launches = [[int(parse(g)(call)) for g in x.grid] for x in c.launches]
+            splits = launches[0][0] // (T * -(-H // (64 if wide else 16)))
+            assert splits >= 1 and len(launches) == (2 if c.name.endswith("_split") else 1) == min(splits, 2)
+            assert all(0 < g[0] < 2**31 and g[1:] == [1, 1] for g in launches)
+            assert int(parse(c.workspace)(call)) == (T * H * splits * 1032 if splits > 1 else 0)
+
+
+@pytest.mark.parametrize(("target", "dtype"), TILE.FORMS)
+def test_splits_of_tilelang_fill_the_chip_and_none_is_idle(target, dtype):
+    for T, H, topk in itertools.product(TOKENS, (8, 16, 64, 128), WIDTHS):
+        c = taken(env(target, dtype, T, H, topk), target, ("tilelang",))
+        if c:
+            heads = 16 if H <= 16 else 64
+            block = TILE.FORMS[target, dtype].blocks[heads]
+            splits = int(parse(c.launches[0].grid[0])(env(target, dtype, T, H, topk))) // (T * -(-H // heads))
+            blocks = -(-topk // block.keys)
+            each = -(-blocks // splits)
+            assert (splits - 1) * each < blocks, "the last split has a block"
+            assert splits == 1 or T * -(-H // heads) * splits <= 3 * block.per_unit * TARGETS[target].units

@@ -7,7 +7,7 @@ import pytest
 
 from aot import evidence
 from aot.assembly import RATES, Loop, hot_loop, loops
-from aot.registry import ROOT, discover
+from aot.registry import KERNELS, ROOT, discover, sibling
 from aot.targets import TARGETS
 
 TEXT = """
@@ -84,19 +84,33 @@ def test_text_without_matrix_work_is_refused():
 @pytest.mark.parametrize("target", RATES)
 @pytest.mark.parametrize("name", ["sparse_mla_decode", "sparse_mla_prefill"])
 def test_what_is_shipped_is_listed_and_stands_in_the_table(name, target):
+    """Triton's kernels and TileLang's: each is one of its configurations, without spills; Triton's hold two waves a SIMD."""
     op = discover()[name]
     table = (ROOT / f"docs/tuning/{target}_evidence.md").read_text().split(f"\n## {name}\n")[1].split("\n## ")[0]
-    for kernel in evidence.kernels(op, TARGETS[target]):
-        dtype = next(a.dtype for a in kernel.args if a.name == "kv")
-        listed = evidence.configurations(name, target, dtype)
-        assert [evidence.shipped(kernel, c) for c in listed].count(True) == 1, kernel.name
-        for c in listed:
-            words = " ".join(f"{k}={v}" for k, v in c.items())
-            row = re.search(rf"^\| \**{dtype} {re.escape(words)}\**(, shipped)? \| {kernel.constants['PV']} \|(.*)$", table, re.M)
-            assert row and bool(row[1]) == evidence.shipped(kernel, c), (kernel.name, words)
-            if row[1]:
-                assert re.match(r" \d+ \| \d+ \| 0 \|", row[2]), "what is shipped spills nothing"
-                assert float(row[2].split("|")[4]) >= 2, "two waves a SIMD"
+    listed: dict[str, list[bool]] = {}
+    for words, kernel, c in evidence.looked_at(op, TARGETS[target]):
+        listed.setdefault(kernel.name, []).append(evidence.shipped(kernel, c))
+        row = re.search(rf"^\| \**{re.escape(words)}\**(, shipped)? \| {evidence.terms(kernel)} \|(.*)$", table, re.M)
+        assert row and bool(row[1]) == evidence.shipped(kernel, c), (kernel.name, words)
+        if row[1]:
+            assert re.match(r" \d+ \| \d+ \| 0 \|", row[2]), "what is shipped spills nothing"
+            assert kernel.language == "tilelang" or float(row[2].split("|")[4]) >= 2, "two waves a SIMD"
+    kernels = [k for language in evidence.NAMES for k in evidence.kernels(op, TARGETS[target], language)]
+    assert {k.name for k in kernels} == set(listed) and all(marks.count(True) == 1 for marks in listed.values())
+    assert {k.language for k in kernels} == {"triton", "tilelang"}
+
+
+@pytest.mark.parametrize("target", RATES)
+def test_blocks_of_a_unit_are_what_the_table_says(target):
+    """The number of splits counts on them."""
+    tile = sibling(str(KERNELS / "include/op.py"), "tile_gfx")
+    table = (ROOT / f"docs/tuning/{target}_evidence.md").read_text().split("\n## sparse_mla_decode\n")[1].split("\n## ")[0]
+    for (arch, dtype), form in tile.FORMS.items():
+        for heads, block in form.blocks.items() if arch == target else ():
+            rows = re.findall(rf"^\| \*\*TileLang {dtype} HEADS={heads} .*, shipped \|(.*)$", table, re.M)
+            assert rows
+            for row in rows:
+                assert float(row.split("|")[5]) * 4 / (heads // 16) == block.per_unit, row
 
 
 def test_a_configuration_is_compiled_and_read():

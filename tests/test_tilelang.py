@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from aot import check
+from aot.assembly import hot_loop
 from aot.compilers import tilelang
 from aot.compilers.base import CodeObject, CompileError, Unit
 from aot.registry import KERNELS, ROOT, discover, sibling
@@ -18,20 +19,29 @@ from aot.spec import Kernel, f32, i32, ptr
 from aot.targets import TARGETS
 
 FOLDER = KERNELS / "sparse_mla_prefill"
-bf16 = sibling(str(FOLDER / "op.py"), "bf16_candidates")
 tile = sibling(str(FOLDER / "op.py"), "../include/tile")
-
+tile_gfx = sibling(str(FOLDER / "op.py"), "../include/tile_gfx")
 
 GATHERS = {"tile_bf16_d512_h64": (32, 32), "tile_fp8_d512_h16": (0, 20), "tile_fp8_d576_h64": (0, 36)}
 """Forms on sm90, and how many 16-byte instructions of theirs copy and load rows, queries among them."""
+AMD_FORMS = [
+    ("gfx950", "bf16 h16 x1"),
+    ("gfx950", "bf16 h64 x1"),
+    ("gfx950", "fp8 h16 x2"),
+    ("gfx950", "fp8 h64 x1"),
+    ("gfx942", "bf16 h64 x1"),
+    ("gfx942", "fp8 h16 x1"),
+    ("gfx942", "fp8 h64 x2"),
+]
+"""The smallest of each form there: rows of 512. Dtype of the rows, heads of a block, terms of P."""
+FORMS = [*(("sm90", form) for form in GATHERS), *AMD_FORMS]
 
 
-def kernels(target: str) -> dict[str, Kernel]:
-    """One of each form; rows of 512 and, where registers are scarcest, 576."""
+def kernel_of(target: str, form: str) -> Kernel:
     if target == "sm90":
-        forms = {f.name: f for dtype in tile.GATHER for f in tile.forms(dtype)}
-        return {name: tile.kernel("tile_prefill.py", forms[name]) for name in GATHERS}
-    return {f"tile{heads}": bf16.tile(512, heads, False) for heads in bf16.TILES}
+        return tile.kernel("tile_prefill.py", next(f for dtype in tile.GATHER for f in tile.forms(dtype) if f.name == form))
+    dtype, heads, terms = re.fullmatch(r"(\w+) h(\d+) x(\d)", form).groups()
+    return tile_gfx.kernel(target, dtype, int(heads), int(terms), False, "q")
 
 
 def unit_of(kernel: Kernel, target: str) -> Unit:
@@ -42,11 +52,8 @@ def unit_of(kernel: Kernel, target: str) -> Unit:
 
 @cache
 def built(target: str, form: str) -> tuple[Unit, CodeObject]:
-    unit = unit_of(kernels(target)[form], target)
+    unit = unit_of(kernel_of(target, form), target)
     return unit, tilelang.build(unit)
-
-
-FORMS = [(target, form) for target in ("sm90", "gfx950") for form in kernels(target)]
 
 
 @pytest.mark.parametrize(("target", "form"), FORMS)
@@ -58,6 +65,26 @@ def test_object_keeps_its_promises(target, form):
     assert done.params == tuple(a.type for a in unit.kernel.args)
     assert done.block[0] == (384 if target == "sm90" else 4 * unit.kernel.constants["HEADS"])
     assert done.tools["tilelang"] == "0.1.15"
+
+
+@pytest.mark.parametrize(("target", "form"), AMD_FORMS)
+def test_the_loop_on_amd_reads_wide_and_multiplies_deep(target, form):
+    """Operands come from LDS 8 or 16 bytes at a time; single words are row numbers. Products are 32 deep or deeper where there are such."""
+    unit, done = built(target, form)
+    loop = hot_loop(done.intermediates["kernel.s"])
+    narrow = {width: n for width, n in loop.memory("ds_read").items() if width < 8}
+    assert set(narrow) <= {4} and sum(narrow.values()) <= 4
+    assert sum(n for width, n in loop.memory("ds_read").items() if width >= 8) >= 32
+    depths = {int(re.split(r"[x_]", name)[2]) for name in loop.mfma}
+    assert min(depths) >= (16 if (target, unit.kernel.constants["DTYPE"]) == ("gfx942", "bfloat16") else 32)
+    assert loop.valu / loop.tiles < 8
+    assert set(loop.memory("ds_write")) <= {4, 16} and set(loop.memory("global_load")) <= {4, 16}
+
+
+def test_no_target_has_more_than_forty():
+    for target in TARGETS.values():
+        kernels = {(op.name, k.name) for op in discover().values() for k in op.kernels_for(target) if k.language == "tilelang"}
+        assert len(kernels) <= 40
 
 
 @pytest.mark.parametrize("form", GATHERS)
@@ -73,7 +100,19 @@ def test_every_gather_on_sm90_is_wide(form):
     assert "UBLKCP" not in listing and "UTMA" not in listing
 
 
-def test_bytes_do_not_depend_on_the_place(tmp_path, target="gfx950", form="tile16"):
+@pytest.mark.parametrize("target", ["gfx950", "gfx942"])
+def test_the_kernel_in_the_other_fp8_flavour_is_refused(target):
+    """TileLang would compile e4m3fnuz rows on gfx950 as e4m3fn ones, and the other way round on gfx942."""
+    kernel = kernel_of(target, "fp8 h16 x1")
+    other = {"gfx950": "float8_e4m3fnuz", "gfx942": "float8_e4m3fn"}[target]
+    unit = unit_of(replace(kernel, constants={**kernel.constants, "DTYPE": other}), target)
+    with pytest.raises(CompileError, match=f"found q of {other}; wanted"):
+        tilelang.build(unit)
+    with pytest.raises(CompileError, match=f"of {other}; wanted .*, the flavour of {target}"):  # undeclared, in the kernel's own memory
+        tilelang.build(replace(unit, dtypes={}))
+
+
+def test_bytes_do_not_depend_on_the_place(tmp_path, target="gfx950", form="fp8 h16 x2"):
     """Another process, working folder and home: the same object, which names no path of this machine."""
     _, done = built(target, form)
     code = (

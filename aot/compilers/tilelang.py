@@ -38,10 +38,12 @@ DTYPES = {
 }
 """TileLang's names of our element types."""
 SCALARS = {"int32": "i32", "int64": "i64", "float32": "f32", "handle": "ptr"}
-OPTIONS = {"fast_math"}
+OPTIONS = {"fast_math", "waves_per_eu"}
 """Kernel options that this compiler knows."""
 CUDA_OPTIONS = ("-diag-suppress=20012",)
 """TileLang's headers annotate defaulted functions; NVRTC remarks on each."""
+HIP_OPTIONS = ("-fno-strict-aliasing",)
+"""TileLang's source reads arrays through wider types than it wrote them through."""
 CUDA_PRELUDE = "#include <tl_templates/cuda/nvrtc_std.h>\n"
 """What TileLang's headers need when NVRTC reads them."""
 
@@ -115,8 +117,9 @@ def check_dtypes(unit: Unit, function: Any) -> None:
         return CompileError(f"{unit.kernel.entry}({dict(unit.kernel.constants)})", what)
 
     buffers = {b.name: str(b.dtype) for b in function.buffer_map.values()}
+    scratch = {a.name for a in unit.kernel.args if a.value == "workspace"}  # bytes that a kernel divides as it likes
     for name, found in buffers.items():
-        if name in unit.dtypes and found != (wanted := DTYPES[unit.dtypes[name]]):
+        if name in unit.dtypes.keys() - scratch and found != (wanted := DTYPES[unit.dtypes[name]]):
             raise refuse(f"found {name} of {found}; wanted {wanted}, the declared element type on {unit.target.name}")
 
     def visit(node: Any) -> None:
@@ -191,7 +194,7 @@ def build(unit: Unit) -> CodeObject:
         raise CompileError("tilelang", f"found the options {sorted(unknown)}; wanted some of {sorted(OPTIONS)}")
     fast = bool(kernel.options.get("fast_math"))
     lowered = lower(unit)
-    name = re.sub(r"\.py$", "", kernel.source)
+    name = Path(kernel.source).stem
     if target.vendor == "nvidia":
         name, text = f"{name}.cu", CUDA_PRELUDE + lowered.source
         kept = {name: text, "tilelang.log": lowered.log}
@@ -218,7 +221,8 @@ def build(unit: Unit) -> CodeObject:
             target,
             include=headers()[:1],
             headers=unit.include / "hip",
-            options=hip.FAST_MATH if fast else (),
+            defines={"DSAK_WAVES_PER_EU": waves} if (waves := int(kernel.options.get("waves_per_eu", 0))) else {},
+            options=(*HIP_OPTIONS, *(hip.FAST_MATH if fast else ())),
         )
         kept["kernel.s"] = made.assembly
         image = made.image

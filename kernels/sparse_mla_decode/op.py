@@ -7,7 +7,7 @@ from aot.spec import Candidate, Op
 
 shared = sibling(__file__, "../include/sparse_mla")
 low = sibling(__file__, "low_candidates")
-triton, tile = (sibling(__file__, f"{name}_candidates") for name in ("triton", "tile"))
+triton, tile, tile_gfx = (sibling(__file__, f"{name}_candidates") for name in ("triton", "tile", "tile_gfx"))
 
 OP = Op(
     name="sparse_mla_decode",
@@ -23,7 +23,11 @@ OP = Op(
         *low.candidates("bf16"),
         *tile.candidates("fp8"),
         *tile.candidates("bf16"),
+        # By docs/tuning/tile_gfx.md: one reading of a row for 64 heads is worth more than anything else; at 16 heads both kernels wait
+        # for memory, and Triton's holds more waves.
+        *tile_gfx.candidates(64),
         *triton.candidates(),
+        *tile_gfx.candidates(16),
     ),
 )
 

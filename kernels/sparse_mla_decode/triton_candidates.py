@@ -1,17 +1,6 @@
 """The Triton kernels: every head count, FP8 and BF16 rows, on every target. One launch that stores, or partials and their combination.
 
-How many splits a token's list is cut into is worked out for each call from T, H, topk and the number of units:
-
-- as many as make the programs of all tokens fill the chip once (``slots`` programs a unit): fewer leave units idle, more only add
-  partials to write and read;
-- three where the tokens alone fill more than half of it but two thirds at most, and lists are long (1024 columns or more): two full
-  rounds of thirds end before one round of wholes does;
-- at least ``least`` columns each but for the last, below which the fixed cost of a split (queries, indices, rows: three trips to
-  memory, then its partials) outweighs its work, and at most 64 splits, which keeps the combination a matter of microseconds;
-- no more than have a block to themselves when blocks are dealt evenly: 24 splits of 32 blocks would be 16 of two and 8 of none.
-
-topk_length is on the device and does not enter; a program works out its share from the length that it finds.
-docs/tuning/decode.md has the measurements.
+How many splits a token's list is cut into stands in splits.py; docs/tuning/decode.md has the measurements.
 """
 
 from collections.abc import Mapping
@@ -21,6 +10,7 @@ from aot.registry import sibling
 from aot.spec import Candidate, Kernel, Launch, i32, i64, ptr
 
 shared = sibling(__file__, "../include/sparse_mla")
+splits_of = sibling(__file__, "splits").splits
 
 
 @dataclass(frozen=True)
@@ -54,10 +44,7 @@ class Tile:
     def splits(self, rope: bool) -> str:
         """The number of splits, an expression over the call."""
         slots = f"{self.warps // self.chosen(rope)['num_warps']} * sm_count"
-        tiles = f"max(1, T * cdiv(H, {self.heads}))"
-        filling = f"3 if topk >= 1024 and 2 * {tiles} > {slots} and 3 * {tiles} <= 2 * {slots} else {slots} // {tiles}"
-        blocks = f"cdiv(topk, {self.keys})"
-        return f"cdiv({blocks}, cdiv({blocks}, max(1, min(64, cdiv(topk, {self.least}), {filling}))))"
+        return str(splits_of(self.heads, self.keys, slots, self.least))
 
 
 LEVELS = ("fast", "exact", "high")

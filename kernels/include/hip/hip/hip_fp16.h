@@ -2,3 +2,7 @@
 #pragma once
 
 #include <hip/hip_runtime.h>
+
+struct __attribute__((aligned(4))) half2 {
+  _Float16 x, y;
+};

@@ -17,7 +17,13 @@
 #define __noinline__ __attribute__((noinline))
 #define __align__(n) __attribute__((aligned(n)))
 // Clang takes launch bounds for CUDA only; without this it plans for blocks of 1024 threads and caps vector registers at 128.
-#define __launch_bounds__(threads, ...) __attribute__((amdgpu_flat_work_group_size(1, threads)))
+// DSAK_WAVES_PER_EU, where the build sets it, is how many waves a SIMD must hold: 1 gives a lane 512 registers, 2 gives it 256.
+#ifdef DSAK_WAVES_PER_EU
+#define DSAK_OCCUPANCY , amdgpu_waves_per_eu(DSAK_WAVES_PER_EU)
+#else
+#define DSAK_OCCUPANCY
+#endif
+#define __launch_bounds__(threads, ...) __attribute__((amdgpu_flat_work_group_size(1, threads) DSAK_OCCUPANCY))
 
 constexpr int warpSize = 64;
 
