@@ -59,27 +59,28 @@ def arg(a: Arg) -> dict[str, Any]:
     return {"name": a.name, "type": a.type, "value": canonical(a.value)}
 
 
-def described(kernel: Kernel, made: dict[str, Any]) -> dict[str, Any]:
-    added = len(made["params"]) - len(kernel.args)
-    return {
-        "object": made["sha256"],
-        "symbol": made["symbol"],
-        "block": made["block"],
-        "shared": made["shared"],
-        "args": [arg(a) for a in kernel.args] + [{"name": f"scratch{i}", "type": "null"} for i in range(added)],
-    }
-
-
 def describe(op: Op, target: Target, made: dict[str, dict[str, Any]]) -> dict[str, Any]:
     """The manifest entry of ``op``; ``made`` maps kernel names to the records of ``aot.edge``."""
-    kernels: list[dict[str, Any]] = []
+    args: list[Any] = []
+    kernels: list[Any] = []
 
-    def number(kernel: Kernel) -> int:
-        """Of ``kernel`` among the entries; one object has several where its arguments differ."""
-        entry = described(kernel, made[kernel.name])
-        if entry not in kernels:
-            kernels.append(entry)
-        return kernels.index(entry)
+    def number(entry: Any, entries: list[Any]) -> int:
+        """Of ``entry`` among ``entries``, which it joins if it is new."""
+        if entry not in entries:
+            entries.append(entry)
+        return entries.index(entry)
+
+    def kernel(k: Kernel) -> dict[str, Any]:
+        record = made[k.name]
+        added = len(record["params"]) - len(k.args)
+        listed = [arg(a) for a in k.args] + [{"name": f"scratch{i}", "type": "null"} for i in range(added)]
+        return {
+            "object": record["sha256"],
+            "symbol": record["symbol"],
+            "block": record["block"],
+            "shared": record["shared"],
+            "args": number(listed, args),
+        }
 
     return {
         "name": op.name,
@@ -93,11 +94,13 @@ def describe(op: Op, target: Target, made: dict[str, dict[str, Any]]) -> dict[st
                 "when": canonical(c.when),
                 "workspace": canonical(c.workspace),
                 "launches": [
-                    {"kernel": number(x.kernel), "grid": [canonical(g) for g in x.grid], "cluster": list(x.cluster)} for x in c.launches
+                    {"kernel": number(kernel(x.kernel), kernels), "grid": [canonical(g) for g in x.grid], "cluster": list(x.cluster)}
+                    for x in c.launches
                 ],
             }
             for c in op.candidates_for(target)
         ],
+        "args": args,
         "kernels": kernels,
     }
 

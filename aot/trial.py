@@ -46,7 +46,7 @@ def cut(pack: Path, out: Path, op: str, keep: Callable[[str], bool]) -> Path:
         o["candidates"] = [c for c in o["candidates"] if keep(c["name"])]
         launches = [x for c in o["candidates"] for x in c["launches"]]
         numbers = {old: new for new, old in enumerate(sorted({x["kernel"] for x in launches}))}
-        o["kernels"] = [o["kernels"][old] for old in numbers]
+        o["kernels"] = [o["kernels"][old] for old in numbers]  # argument lists stay, used or not
         for x in launches:
             x["kernel"] = numbers[x["kernel"]]
     launched = {k["object"] for o in manifest["ops"] for k in o["kernels"]}

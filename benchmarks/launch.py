@@ -103,7 +103,7 @@ def raw_loop(driver: Driver, views: dict[str, _core.View]) -> Callable[[int], fl
         kind = {"i32": ctypes.c_int32, "i64": ctypes.c_int64, "f32": ctypes.c_float}[a["type"]]
         return kind(eval(a["value"], env))
 
-    values = [value(a) for a in kernel["args"]]  # params holds addresses only: run keeps the values alive
+    values = [value(a) for a in op["args"][kernel["args"]]]  # params holds addresses only: run keeps the values alive
     params = (ctypes.c_void_p * len(values))(*(ctypes.addressof(v) for v in values))
     grid = [eval(g, env) for g in launch["grid"]]
     address = ctypes.cast(driver.library.cuLaunchKernel, ctypes.c_void_p).value or 0

@@ -308,18 +308,22 @@ def op(
     name: str, params: Sequence[dict[str, Any]], candidates: Sequence[dict[str, Any]], rules: Sequence[dict[str, str]] = ()
 ) -> dict[str, Any]:
     words = [d for p in params if p["kind"] == "tensor" and not p["output"] for d in p["shape"] if d.isidentifier()]
-    kernels: list[dict[str, Any]] = []
+    args: list[Any] = []
+    kernels: list[Any] = []
+
+    def number(entry: Any, entries: list[Any]) -> int:
+        if entry not in entries:
+            entries.append(entry)
+        return entries.index(entry)
 
     def numbered(x: dict[str, Any]) -> dict[str, Any]:
-        kernel = {key: x[key] for key in ("symbol", "block", "shared", "args")}
-        if kernel not in kernels:
-            kernels.append(kernel)
-        return {"kernel": kernels.index(kernel), "grid": x["grid"], "cluster": x["cluster"]}
+        kernel = {**{key: x[key] for key in ("symbol", "block", "shared")}, "args": number(x["args"], args)}
+        return {"kernel": number(kernel, kernels), "grid": x["grid"], "cluster": x["cluster"]}
 
     return {
         "name": name, "doc": f"what {name} does", "params": list(params), "symbols": list(dict.fromkeys(words)),
         "rules": list(rules), "candidates": [c | {"launches": [numbered(x) for x in c["launches"]]} for c in candidates],
-        "kernels": kernels,
+        "args": args, "kernels": kernels,
     }  # fmt: skip
 
 
@@ -335,7 +339,7 @@ def write_pack(folder: Path, target: str, ops: Sequence[dict[str, Any]]) -> Path
     (folder / "objects").mkdir(parents=True)
     for o in ops:
         for k in o["kernels"]:
-            image = elf(target, {k["symbol"]: len(k["args"])})
+            image = elf(target, {k["symbol"]: len(o["args"][k["args"]])})
             digest = hashlib.sha256(image).hexdigest()
             file = f"objects/{digest}.{t.suffix}"
             (folder / file).write_bytes(image)

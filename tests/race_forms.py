@@ -18,8 +18,8 @@ from aot.spec import Candidate, Launch, Op
 from tests.unshipped import ELSEWHERE, write
 
 
-def form(op: Op, name: str = "") -> Op:
-    """``op`` with its CUDA candidates of sm90 whose names begin with ``name`` as its only ones."""
+def form(op: Op, name: str = "") -> Op | None:
+    """``op`` with its CUDA candidates of sm90 whose names begin with ``name`` as its only ones; None where it has none."""
 
     def candidate(c: Candidate) -> Candidate:
         every_lane = [replace(x.kernel, constants={**x.kernel.constants, "DSAK_EVERY_LANE": 1}) for x in c.launches]
@@ -28,10 +28,11 @@ def form(op: Op, name: str = "") -> Op:
     mine = [
         c for c in op.candidates if "sm90" in c.targets and all(x.kernel.language == "cuda" for x in c.launches) and c.name.startswith(name)
     ]
+    if not mine:
+        return None
     return replace(op, candidates=tuple(replace(candidate(c), targets=("sm90",)) for c in mine), holes=ELSEWHERE, tuned=())
 
 
 if __name__ == "__main__":
-    ops = [op for op in discover().values() if any(x.kernel.language == "cuda" for c in op.candidates for x in c.launches)]
-    forms = [form(op, *sys.argv[2:3]) for op in ops]
-    write(sys.argv[1], [op for op in forms if op.candidates])
+    forms = [form(op, *sys.argv[2:3]) for op in discover().values()]
+    write(sys.argv[1], [op for op in forms if op is not None])

@@ -45,7 +45,8 @@ int main(int argc, char**) {
     std::puts(error.message);
     return 1;
   }
-  std::printf("%zu files, %s\n", dsa_kernels_sm90.num_files, dsak_find(runtime, "split", &split, &error) == DSAK_OK ? "split" : error.message);
+  const bool has_split = dsak_find(runtime, "split", &split, &error) == DSAK_OK;
+  std::printf("%zu files, %s\n", dsa_kernels_sm90.num_files, has_split ? "split" : error.message);
   dsak_close(runtime);
 }
 """

@@ -33,7 +33,7 @@ def test_packs_follow_it(path):
         lambda m: m["ops"][0].update(name="no name"),
         lambda m: m["ops"][0]["candidates"].clear(),
         lambda m: next(iter(m["objects"].values())).update(file="../elsewhere"),
-        lambda m: m["ops"][0]["kernels"][0]["args"][0].update(type="u7"),
+        lambda m: m["ops"][0]["args"][0][0].update(type="u7"),
     ],
 )
 def test_what_breaks_it_is_seen(change):

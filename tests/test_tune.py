@@ -90,7 +90,7 @@ def test_trials_are_what_explain_accepts_and_each_launches_its_own(tmp_path, dri
     found = trials.explain(given)
     sizes = ("_c6_t2", "_c4_t2", "_c3_t2", "_c2_t2", "_c2", "_c1", "")
     low = (*(f"low_d576_h8{n}" for n in sizes), *(f"low_d576_h16{n}" for n in ("_c8_t2", *sizes)))
-    assert found.accepted == (*low, "fp8_sm90_d576_split")
+    assert found.accepted == (*low, "tile_fp8_d576_h16_split", "fp8_sm90_d576_split")
     assert (found.units, found.scalars["precision"]) == (132, "'high'")
     declared = {c.name: c for c in DECODE.candidates}
     for name in found.accepted:

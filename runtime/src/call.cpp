@@ -266,7 +266,7 @@ void fill(const Plan& plan, const int64_t* slots, Resolution* out) {
     Resolution::Launch launch{&l, {}, word};
     for (int i = 0; i < 3; ++i) launch.grid[i] = grid_size(plan, l.grid[i], slots, i, l);
     if (launch.grid[0] == 0 || launch.grid[1] == 0 || launch.grid[2] == 0) continue;
-    for (const ArgPlan& a : l.kernel->args) {
+    for (const ArgPlan& a : *l.kernel->args) {
       out->words[word] = 0;
       if (a.kind == ArgPlan::kPointer)
         out->patches.push_back({word, a.tensor, evaluate(plan, a.value, slots, {"argument ", &a.name})});

@@ -11,7 +11,7 @@ constexpr int kNumSms = 16, kMajor = 75, kMinor = 76;                  // CUdevi
 constexpr int kNumRegs = 4, kMaxDynamicShared = 8, kNonPortable = 14;  // CUfunction_attribute
 constexpr int kCaptureRelaxed = 2;                                     // CUstreamCaptureMode
 constexpr uint32_t kClusterDimension = 4;                              // CUlaunchAttributeID
-constexpr uint32_t kSharedWithoutAttribute = 48 * 1024, kPortableCluster = 8;
+constexpr uint32_t kPortableCluster = 8;
 
 struct LaunchAttribute {
   uint32_t id, pad;
@@ -128,7 +128,8 @@ class CudaDriver final : public Driver {
     check(api_.cuKernelGetFunction(&f, kernel), "cuKernelGetFunction", symbol);
     if (cluster > 1 && api_.cuLaunchKernelEx == nullptr)
       fail(DSAK_ERR_DRIVER_OLD, "found a CUDA driver without cuLaunchKernelEx, wanted 12.0 or newer; update the driver");
-    if (shared > kSharedWithoutAttribute) set(f, kMaxDynamicShared, static_cast<int>(shared), symbol);
+    // What a launch may have without it is 48 KiB less the function's static shared memory.
+    if (shared > 0) set(f, kMaxDynamicShared, static_cast<int>(shared), symbol);
     if (cluster > kPortableCluster) set(f, kNonPortable, 1, symbol);
     make_resident(f, symbol);
     return f;

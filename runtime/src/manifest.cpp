@@ -177,20 +177,23 @@ ArgDecl read_arg(const Node& n) {
   return a;
 }
 
-KernelDecl read_kernel(const Node& n, const Manifest& m) {
+// The number of an element of a list of `count`.
+size_t read_number(const Node& n, size_t count) { return static_cast<size_t>(n.integer(0, static_cast<int64_t>(count) - 1)); }
+
+KernelDecl read_kernel(const Node& n, const Manifest& m, size_t lists) {
   KernelDecl k;
   k.object = n["object"].text();
   if (m.object(k.object) == nullptr) n["object"].wrong(k.object, "a key of $.objects");
   k.symbol = n["symbol"].text();
   read_three(n["block"], k.block, 1024);
   k.shared = static_cast<uint32_t>(n["shared"].integer(0, INT32_MAX));
-  n["args"].each([&](const Node& a) { k.args.push_back(read_arg(a)); });
+  k.args = read_number(n["args"], lists);
   return k;
 }
 
 LaunchDecl read_launch(const Node& n, size_t kernels) {
   LaunchDecl l;
-  l.kernel = static_cast<size_t>(n["kernel"].integer(0, static_cast<int64_t>(kernels) - 1));
+  l.kernel = read_number(n["kernel"], kernels);
   size_t count = 0;
   n["grid"].each([&](const Node& g) {
     if (count < 3) l.grid[count] = g.expression();
@@ -211,7 +214,11 @@ OpDecl read_op(const Node& n, const Manifest& m) {
   op.params_json = n["params"].json.dump();
   op.symbols = n["symbols"].texts();
   n["rules"].each([&](const Node& r) { op.rules.push_back({r["check"].expression(), r["wanted"].text(), r["fix"].text()}); });
-  n["kernels"].each([&](const Node& k) { op.kernels.push_back(read_kernel(k, m)); });
+  n["args"].each([&](const Node& list) {
+    op.args.emplace_back();
+    list.each([&](const Node& a) { op.args.back().push_back(read_arg(a)); });
+  });
+  n["kernels"].each([&](const Node& k) { op.kernels.push_back(read_kernel(k, m, op.args.size())); });
   n["candidates"].each([&](const Node& c) {
     CandidateDecl d{c["name"].text(), c["when"].expression(), c["workspace"].expression(), {}};
     c["launches"].each([&](const Node& l) { d.launches.push_back(read_launch(l, op.kernels.size())); });

@@ -31,7 +31,7 @@ struct ArgDecl {
 struct KernelDecl {
   std::string object, symbol;
   uint32_t block[3], shared;
-  std::vector<ArgDecl> args;
+  size_t args;  // number among the op's lists
 };
 
 struct LaunchDecl {
@@ -63,6 +63,7 @@ struct OpDecl {
   std::string params_json;
   std::vector<std::string> symbols;
   std::vector<RuleDecl> rules;
+  std::vector<std::vector<ArgDecl>> args;
   std::vector<KernelDecl> kernels;
   std::vector<CandidateDecl> candidates;
 };

@@ -47,13 +47,19 @@ class Builder {
            kMaxTensors, " and ", kMaxSlots);
     for (size_t i = 0; i < op_.params.size(); ++i) compile_param(op_.params[i], plan_.params[i]);
     for (const RuleDecl& r : op_.rules) plan_.rules.push_back({expr(r.check), r.wanted, r.fix});
-    plan_.kernels.reserve(op_.kernels.size());  // launches point to them
-    for (const KernelDecl& k : op_.kernels) compile_kernel(k);
+    plan_.args.reserve(op_.args.size());  // kernels point to them, and launches to kernels
+    for (const std::vector<ArgDecl>& list : op_.args) compile_args(list);
+    plan_.kernels.reserve(op_.kernels.size());
+    for (const KernelDecl& k : op_.kernels) plan_.kernels.push_back({manifest_.object(k.object), &k, &plan_.args[k.args]});
     for (const CandidateDecl& c : op_.candidates) compile_candidate(c);
   }
 
  private:
-  Expr expr(const std::string& text) { return Expr::parse(text, names_, plan_.strings); }
+  // Guards repeat themselves from candidate to candidate; a copy costs less than reading one again.
+  Expr expr(const std::string& text) {
+    const auto found = parsed_.find(text);
+    return found != parsed_.end() ? found->second : parsed_.emplace(text, Expr::parse(text, names_, plan_.strings)).first->second;
+  }
 
   void assign_slots() {
     int next = 0;
@@ -125,10 +131,10 @@ class Builder {
     if (d.has_default) p.default_value = expr(d.default_value);
   }
 
-  void compile_kernel(const KernelDecl& d) {
-    KernelPlan k{manifest_.object(d.object), &d, {}};
-    for (const ArgDecl& a : d.args) k.args.push_back(compile_arg(a));
-    plan_.kernels.push_back(std::move(k));
+  void compile_args(const std::vector<ArgDecl>& list) {
+    plan_.args.emplace_back();
+    plan_.args.back().reserve(list.size());
+    for (const ArgDecl& a : list) plan_.args.back().push_back(compile_arg(a));
   }
 
   void compile_candidate(const CandidateDecl& d) {
@@ -139,7 +145,7 @@ class Builder {
     size_t words = 0;
     for (const LaunchDecl& l : d.launches) {
       c.launches.push_back(compile_launch(l));
-      words += c.launches.back().kernel->args.size();
+      words += c.launches.back().kernel->args->size();
     }
     plan_.max_words = std::max(plan_.max_words, words);
     plan_.max_launches = std::max(plan_.max_launches, c.launches.size());
@@ -180,6 +186,7 @@ class Builder {
   const Manifest& manifest_;
   const OpDecl& op_;
   SlotNames names_;
+  std::unordered_map<std::string, Expr> parsed_;
 };
 
 }  // namespace

@@ -84,7 +84,7 @@ struct ArgPlan {
 struct KernelPlan {
   const ObjectDecl* object;
   const KernelDecl* decl;
-  std::vector<ArgPlan> args;
+  const std::vector<ArgPlan>* args;
 };
 
 struct LaunchPlan {
@@ -109,6 +109,7 @@ struct Plan {
   std::vector<ParamPlan> params;
   std::vector<SymbolPlan> symbols;
   std::vector<RulePlan> rules;
+  std::vector<std::vector<ArgPlan>> args;
   std::vector<KernelPlan> kernels;
   std::vector<CandidatePlan> candidates;
   int raw_slots = 0, slots = 0, sm_count_slot = 0, shared_memory_slot = 0;

@@ -23,9 +23,8 @@ if TYPE_CHECKING:
     import torch
 
 FEW = 128
-"""Up to so many items a call goes to ``sparse_mla_decode``, which splits their lists over the chip, and beyond to prefill.
-
-An item is a token of FP8, or of BF16 two for every 16 heads: measured, docs/tuning/decode.md.
+"""Up to so many tokens a call goes to ``sparse_mla_decode``, which splits their lists over the chip, and beyond to prefill, which is
+as fast then: measured, docs/tuning/decode.md.
 """
 
 
@@ -127,9 +126,7 @@ STATISTICS = {"max_logits": True, "lse": True}
 
 def _attend(name: str, d_v: int, q: torch.Tensor, kv: torch.Tensor, indices: torch.Tensor, sm_scale: float, **optional: Any) -> Any:
     _wants(name, "d_v", d_v, LATENT, "values are the latent part of a row")
-    tokens, heads = q.shape[:2]
-    items = tokens if q.element_size() == 1 else tokens * 2 * -(-heads // 16)
-    attend = ops.sparse_mla_decode if items <= FEW else ops.sparse_mla_prefill
+    attend = ops.sparse_mla_decode if q.shape[0] <= FEW else ops.sparse_mla_prefill
     return attend(q=q, kv=_rows(name, "kv", kv), indices=_rows(name, "indices", indices), sm_scale=sm_scale, **optional)
 
 
