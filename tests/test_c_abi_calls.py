@@ -150,3 +150,13 @@ def test_grid_and_integer_limits(tmp_path: Path, cuda: Standin) -> None:
 def test_amd_counts_threads(gfx950: Path, hip: Standin) -> None:
     with Runtime([gfx950], hip=hip.path) as runtime, refused("ARGUMENT", "wanted 0 to 33554431"):
         runtime.op("scale").launch(*call(t=2**25, device=(ROCM, 0), n=1))
+
+
+def test_any_dynamic_shared_memory_is_asked_for(tmp_path: Path, cuda: Standin) -> None:
+    """Static and dynamic shared memory may pass 48 KiB together where neither does alone; the driver takes the dynamic part on request."""
+    params = [tensor_param("x", "u8", "T", align=1)]
+    made = [candidate(n, f"T == {t}", launch(n, [], ["1", "1", "1"], shared=s)) for n, t, s in (("small", 1, 1024), ("none", 2, 0))]
+    with Runtime([cabi.write_pack(tmp_path / "sm90", "sm90", [cabi.op("o", params, made)])], cuda=cuda.path) as runtime:
+        for t in (1, 2):
+            runtime.op("o").launch(tensor("u8", [t]))
+    assert cuda.calls("cuFuncSetAttribute") == ["cuFuncSetAttribute small 8 1024"]
