@@ -41,8 +41,13 @@ def ninja() -> str:
 
 def lock_build(folder: Path) -> int:
     """A lock on the build folder. Ninja inherits it, so that one that outlives this process still holds it."""
-    folder.mkdir(parents=True, exist_ok=True)
-    lock = os.open(folder / "lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o666)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = os.open(folder / "lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o666)
+    except OSError as e:
+        raise click.ClickException(
+            f"found {folder}, which is no folder to write to ({e.strerror}); wanted one; give another --build-dir"
+        ) from e
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -318,6 +318,8 @@ def _check_candidate(op: Op, c: Candidate, expr: Callable[[str | int | float, st
             raise fail(f"{where}: found the grid {x.grid} and the cluster {x.cluster}; wanted three sizes each, positive ones")
     if bad := [t for t in c.targets if t not in TARGETS]:
         raise fail(f"{where}: unknown targets {bad}; known are {list(TARGETS)}")
+    if not c.launches:
+        raise fail(f"{where}: found no launches; wanted at least one")
     expr(c.when, f"{where}, when")
     expr(c.workspace, f"{where}, workspace")
     for x in c.launches:

@@ -59,10 +59,10 @@ def call(kind, space, lengths, *, tail=True, starts=False, topk=2048, kpool=4, d
 
 def out_of_range(device="cpu"):
     """Lengths beyond the scores and beyond 2^31 positions, negative ones, starts outside, positions that the page table does not have."""
-    given = call("distinct", "slots", [600] * 5, starts=True, device=device)
-    given["lengths"][:] = torch.tensor([700, -3, 600, 600, 2**29])
-    given["row_starts"][:] = torch.tensor([2, -4, 900, 0, 1])
-    given["seq_lens"][:] = torch.tensor([2803, -1, 2401, 2402, 2403])
+    given = call("distinct", "slots", [600] * 6, starts=True, device=device)
+    given["lengths"][:] = torch.tensor([700, -3, 600, 600, 2**29, 2**30 + 1])
+    given["row_starts"][:] = torch.tensor([2, -4, 900, 0, 1, 0])
+    given["seq_lens"][:] = torch.tensor([2803, -1, 2401, 2402, 2403, 2403])
     given["page_table"] = given["page_table"][:, :1000]
     return given
 

@@ -113,6 +113,7 @@ SCHEMA = [
     (_set("no", "ops", 0, "params", 0, "optional"), "$.ops[0].params[0].optional: found string, wanted true or false"),
     (_set("tensors", "ops", 0, "params", 0, "kind"), "$.ops[0].params[0].kind: found tensors"),
     (_set("0" * 64, "ops", 0, "kernels", 0, "object"), "wanted a key of $.objects"),
+    (_set([], "ops", 0, "candidates", 0, "launches"), "launches: found no launch, wanted at least one"),
     (_set(99, "ops", 0, "kernels", 0, "args"), "args: found 99, wanted an integer from 0 to"),
     (_set(99, "ops", 0, "candidates", 0, "launches", 0, "kernel"), "kernel: found 99, wanted an integer from 0 to"),
     (_set(-1, "ops", 0, "candidates", 0, "launches", 0, "kernel"), "kernel: found -1, wanted an integer from 0 to"),

@@ -110,7 +110,7 @@ def test_partials_lie_in_the_workspace(name):
     assert int(parse(c.workspace)(call)) == 5 * 24 * splits * (512 * 2 + 2 * 4)
 
 
-TILE = registry.sibling(str(registry.KERNELS / "include/op.py"), "tile_gfx")
+TILE_GFX = registry.sibling(str(registry.KERNELS / "include/op.py"), "tile_gfx")
 
 
 def taken(call, target, languages):
@@ -121,11 +121,11 @@ def taken(call, target, languages):
     return None
 
 
-@pytest.mark.parametrize(("target", "dtype"), TILE.FORMS)
+@pytest.mark.parametrize(("target", "dtype"), TILE_GFX.FORMS)
 @pytest.mark.parametrize(("D", "rope"), [(512, False), (576, False), (576, True)])
 def test_tilelang_serves_every_shape_that_fills_the_chip(target, dtype, D, rope):
     """Blocks of 64 heads go before Triton from there on; what TileLang does not serve, Triton does; at 16 heads Triton goes first."""
-    form = TILE.FORMS[target, dtype]
+    form = TILE_GFX.FORMS[target, dtype]
     for T, H, topk, precision in itertools.product((1, 64, 70000), (1, 8, 16, 17, 64, 128), (1, 65, 2051), ("fast", "exact", "high")):
         call = env(target, dtype, T, H, topk, rope, D, precision)
         c = taken(call, target, ("tilelang",))
@@ -143,13 +143,13 @@ def test_tilelang_serves_every_shape_that_fills_the_chip(target, dtype, D, rope)
             assert int(parse(c.workspace)(call)) == (T * H * splits * 1032 if splits > 1 else 0)
 
 
-@pytest.mark.parametrize(("target", "dtype"), TILE.FORMS)
+@pytest.mark.parametrize(("target", "dtype"), TILE_GFX.FORMS)
 def test_splits_of_tilelang_fill_the_chip_and_none_is_idle(target, dtype):
     for T, H, topk in itertools.product(TOKENS, (8, 16, 64, 128), WIDTHS):
         c = taken(env(target, dtype, T, H, topk), target, ("tilelang",))
         if c:
             heads = 16 if H <= 16 else 64
-            block = TILE.FORMS[target, dtype].blocks[heads]
+            block = TILE_GFX.FORMS[target, dtype].blocks[heads]
             splits = int(parse(c.launches[0].grid[0])(env(target, dtype, T, H, topk))) // (T * -(-H // heads))
             blocks = -(-topk // block.keys)
             each = -(-blocks // splits)

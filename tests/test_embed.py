@@ -61,7 +61,7 @@ def prefix(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def configure(folder: Path, prefix: Path, packs: Path, more: str = "") -> subprocess.CompletedProcess[str]:
     folder.mkdir()
-    (folder / "CMakeLists.txt").write_text(PROJECT.format(packs=packs, more=more))
+    (folder / "CMakeLists.txt").write_text(PROJECT.format(packs=packs, more=more.format(packs=packs)))
     (folder / "main.cpp").write_text(MAIN)
     command = ["cmake", "-S", folder, "-B", folder / "build", "-G", "Ninja", f"-DCMAKE_PREFIX_PATH={prefix}"]
     return subprocess.run(command, capture_output=True, text=True)
@@ -91,6 +91,8 @@ def test_the_program_needs_no_pack(tmp_path: Path, prefix: Path, sm90: Path, cud
         ("OPS scale nope", "found no op nope in"),
         ("SOMETHING", "wanted TARGET app ARCH name"),
         ("ARCH gfx950", "found no"),
+        ("OPS", "wanted TARGET app ARCH name"),
+        (')\ndsa_kernels_embed(TARGET host ARCH sm90 PACKS "{packs}"', "found sm90 in host already"),
     ],
 )
 def test_a_wrong_request_stops_the_configuration(tmp_path: Path, prefix: Path, sm90: Path, more: str, message: str) -> None:

@@ -18,6 +18,8 @@ PROMISES = {
 }
 GATHER = {"bf16": r"LDGSTS\.E\S*\.128", "fp8": r"F2FP\.F16\.E4M3\.UNPACK_B"}
 """How rows reach shared memory: asynchronous copies, or loads that are widened in registers."""
+UNSCALED = {"bf16": " and not has(q_scale) and not has(kv_scale)", "fp8": ""}
+"""BF16 forms apply no scales: calls with one are left to the other kernels."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +42,7 @@ def forms(dtype: str) -> Iterator[Form]:
     """Every place and tile for rows of ``dtype``. One object serves every precision level, at the accuracy of a BF16 kernel."""
     for place, rope, q_rope, where in shared.PLACES:
         for heads, calls in TILES.items():
-            yield Form(dtype, place, 576 if rope else 512, q_rope, heads, f"{where} and {calls}")
+            yield Form(dtype, place, 576 if rope else 512, q_rope, heads, f"{where} and {calls}{UNSCALED[dtype]}")
 
 
 def arguments(form: Form, splits: str, statistics: str) -> tuple[Arg, ...]:

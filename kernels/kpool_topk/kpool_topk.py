@@ -98,7 +98,7 @@ def kpool_topk(
         taken = (higher != 0) | ((equal != 0) & (ties < need))
         column = (higher_before + (before & 0xFFFF) + tl.minimum(ties, need)) * kpool
         for j in range(kpool):
-            position = pool * kpool + j
+            position = pool.to(tl.int64) * kpool + j
             tl.store(to + column + j, place(position, taken, table, width, shift, has_page_table), mask=taken)
         all_of = tl.sum(both)
         higher_before += all_of & 0xFFFF
@@ -108,7 +108,7 @@ def kpool_topk(
     columns = topk + tl.where(has_seq_lens != 0, kpool - 1, 0)
     for at in range(history, columns, 256):
         c = at + digits
-        position = complete * kpool + c - history
+        position = complete.to(tl.int64) * kpool + c - history
         live = c < history + tail
         value = place(position, live, table, width, shift, has_page_table)
         tl.store(to + c, tl.where(live, value, -1), mask=c < columns)

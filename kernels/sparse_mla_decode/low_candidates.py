@@ -76,8 +76,9 @@ MIDDLE = {"fp8": 2, "bf16": 3}
 """Likewise for the tile of 16 heads."""
 
 
-CALLS = {"fp8": "", "bf16": " and (H <= 32 or T * cdiv(H, 64) <= 2)"}
-"""From 33 heads on a tile of 64 (TileLang) reads a row of twice the bytes once: two tiles of 32 are faster for the very first tokens."""
+CALLS = {"fp8": "", "bf16": " and (H <= 32 or T * cdiv(H, 64) <= 2 or has(q_scale) or has(kv_scale))"}
+"""From 33 heads on a tile of 64 (TileLang) reads a row of twice the bytes once: two tiles of 32 are faster for the very first tokens,
+and apply scales."""
 
 
 def heads(tile: int, dtype: str) -> str:

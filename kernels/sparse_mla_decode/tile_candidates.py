@@ -30,6 +30,6 @@ def candidates(dtype: str) -> tuple[Candidate, ...]:
         combine = Launch(triton.combination(dtype, cut), ("T * H * 2", 1, 1))
         found += [
             Candidate(f"{f.name}_direct", ("sm90",), f"{f.when} and ({cut}) == 1", (attention,)),
-            Candidate(f"{f.name}_split", ("sm90",), f.when, (attention, combine), workspace),
+            Candidate(f"{f.name}_split", ("sm90",), f"{f.when} and ({cut}) > 1", (attention, combine), workspace),
         ]
     return tuple(found)

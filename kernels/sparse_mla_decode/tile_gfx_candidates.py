@@ -33,6 +33,6 @@ def candidates(heads: int) -> tuple[Candidate, ...]:
         when = f"{calls.when}{FILLED[heads]}"
         found += [
             Candidate(f"{calls.name}_direct", (calls.target,), f"{when} and ({splits}) == 1", (first,)),
-            Candidate(f"{calls.name}_split", (calls.target,), when, (first, second), workspace),
+            Candidate(f"{calls.name}_split", (calls.target,), f"{when} and ({splits}) > 1", (first, second), workspace),
         ]
     return tuple(found)

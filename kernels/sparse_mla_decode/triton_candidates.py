@@ -133,6 +133,6 @@ def candidates(tiles: Mapping[tuple[str, str], Tile] = TILES) -> tuple[Candidate
                 words = "_".join((dtype, target, name, *([pv] if len(set(tile.pv.values())) > 1 else [])))
                 found += [
                     Candidate(f"{words}_direct", (target,), f"{when} and ({splits}) == 1", (first,)),
-                    Candidate(f"{words}_split", (target,), when, (first, second), workspace(splits)[1]),
+                    Candidate(f"{words}_split", (target,), f"{when} and ({splits}) > 1", (first, second), workspace(splits)[1]),
                 ]
     return tuple(found)

@@ -1,7 +1,7 @@
 """The CUDA kernels for few heads on SM90: FP8 or BF16 queries and rows. One block of threads per token and tile of heads.
 
 FP8 serves any head count: from 33 on a token is several tiles, and multiples of 64 have a kernel of their own before this. BF16
-serves up to 32 heads; beyond that the kernel that pads to 64 is faster.
+serves up to 32 heads; beyond that the TileLang kernel of 64-head tiles is faster, but where a scale is given, which it does not apply.
 """
 
 from aot.registry import sibling
@@ -12,7 +12,7 @@ shared = sibling(__file__, "../include/sparse_mla")
 
 HEADS = {
     "fp8": {8: "H <= 8", 16: "H > 8 and H <= 16", 32: "H > 16"},
-    "bf16": {8: "H <= 8", 16: "H > 8 and H <= 16", 32: "H > 16 and H <= 32"},
+    "bf16": {8: "H <= 8", 16: "H > 8 and H <= 16", 32: "H > 16 and (H <= 32 or has(q_scale) or has(kv_scale))"},
 }
 """Which head counts a tile serves."""
 

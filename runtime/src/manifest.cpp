@@ -222,6 +222,7 @@ OpDecl read_op(const Node& n, const Manifest& m) {
   n["candidates"].each([&](const Node& c) {
     CandidateDecl d{c["name"].text(), c["when"].expression(), c["workspace"].expression(), {}};
     c["launches"].each([&](const Node& l) { d.launches.push_back(read_launch(l, op.kernels.size())); });
+    if (d.launches.empty()) c["launches"].wrong("no launch", "at least one");
     op.candidates.push_back(std::move(d));
   });
   return op;

@@ -58,7 +58,8 @@ class Builder {
   // Guards repeat themselves from candidate to candidate; a copy costs less than reading one again.
   Expr expr(const std::string& text) {
     const auto found = parsed_.find(text);
-    return found != parsed_.end() ? found->second : parsed_.emplace(text, Expr::parse(text, names_, plan_.strings)).first->second;
+    return found != parsed_.end() ? found->second
+                                  : parsed_.emplace(text, Expr::parse(text, names_, plan_.strings)).first->second;
   }
 
   void assign_slots() {

@@ -145,7 +145,10 @@ def from_words(op: str, words: Iterable[str], target: str | None, packs: _packs.
     declared = next((o for o in entries[where]["ops"] if o["name"] == name), None)
     if declared is None:
         raise NoPack(f"found no op {name} for {where}; wanted a target that has it; see python -m dsa_kernels info")
-    given = dict(_split(word) for word in words)
+    pairs = [_split(word) for word in words]
+    given = dict(pairs)
+    if repeated := sorted({name for name, _ in pairs if [n for n, _ in pairs].count(name) > 1}):
+        raise ArgumentError(f"found {_list(repeated)} more than once; wanted each name once; leave the others out")
     params = {p["name"]: p for p in declared["params"]}
     if unknown := given.keys() - params.keys() - set(declared["symbols"]):
         raise ArgumentError(f"found {_list(unknown)}; wanted names among {_list([*params, *declared['symbols']])}; correct it")
@@ -194,9 +197,12 @@ def _dtype(param: dict[str, Any], word: str | None, fp8: str) -> str:
 
 def _number(name: str, word: str, kind: type[Any]) -> Any:
     try:
-        return kind(word)
+        found = kind(word)
+        if kind is int and not -(2**63) <= found < 2**63:
+            raise ValueError
+        return found
     except ValueError:
-        raise ArgumentError(f"found {name}={word}; wanted {'a number' if kind is float else 'an int'}; correct it") from None
+        raise ArgumentError(f"found {name}={word}; wanted {'a number' if kind is float else 'an int of 64 bits'}; correct it") from None
 
 
 def _list(names: Iterable[str]) -> str:

@@ -243,7 +243,7 @@ def transform_index_page_table_prefill(
             f"{name}: found {new} new tokens, {rows} rows of topk_indices and room for {wanted}; wanted none of them larger than the next; "
             "pass a row for every token and output_num_tokens no smaller"
         )
-    served = rows if new and cu_seqlens_q is not None else new
+    served = rows if new and cu_seqlens_q is not None and not page_table_is_expanded else new
     made: torch.Tensor = topk_indices.new_empty((wanted, topk))
     made[served:].fill_(-1)
     if served:
