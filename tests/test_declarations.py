@@ -49,6 +49,7 @@ def test_a_good_declaration_passes():
         ({"rules": (Rule("S > 0", "", ""),)}, r"reads \['S'\]"),
         ({"rules": (Rule("T >", "", ""),)}, "does not parse"),
         ({"candidates": (Candidate("c", ("sm91",), "T > 0", ()),)}, "unknown targets"),
+        ({"candidates": (Candidate("c", ("sm90",), "T > 0", ()),)}, "found no launches"),
         ({"candidates": (Candidate("c", ("sm90",), "T", (Launch(kernel(ptr("z")), (1, 1, 1)),)),)}, "no tensor of the op"),
         ({"candidates": (Candidate("c", ("sm90",), "T", (Launch(kernel(), ("B", 1, 1)),)),)}, "grid"),
         *(
@@ -188,3 +189,22 @@ def test_the_manifest_says_what_the_declaration_says(name, target):
             assert found["args"][kernel["args"]] == [pack.arg(a) for a in x.kernel.args]
             assert launch["grid"] == [pack.canonical(g) for g in x.grid]
             assert launch["cluster"] == list(x.cluster)
+
+
+@pytest.mark.parametrize("name", ["sparse_mla_prefill", "sparse_mla_decode"])
+@pytest.mark.parametrize("scale", ["q_scale", "kv_scale"])
+def test_a_candidate_applies_a_scale_or_refuses_it(name, scale):
+    """What a kernel is not given it cannot apply; the guard of such a candidate says so."""
+    for c in registry.discover()[name].candidates:
+        applied = any(a.value == scale for a in c.launches[0].kernel.args)
+        assert applied or f"not has({scale})" in c.when, c.name
+
+
+def test_split_candidates_take_calls_of_several_splits_alone():
+    """With one split the kernel stores its output itself, and a combination would overwrite it with what nobody wrote."""
+    found = [c for c in registry.discover()["sparse_mla_decode"].candidates if any(a.name == "splits" for a in c.launches[0].kernel.args)]
+    cut = [c for c in found if len(c.launches) == 2 and not c.name.startswith("q8")]
+    assert {t for c in cut for t in c.targets} == {"sm90", "gfx950", "gfx942"}
+    for c in cut:
+        splits = next(a.value for a in c.launches[0].kernel.args if a.name == "splits")
+        assert f"({splits}) > 1" in c.when, c.name
