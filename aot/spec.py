@@ -89,14 +89,17 @@ class Rule:
 
 @dataclass(frozen=True)
 class Arg:
-    """One launch argument: ``type`` is ``ptr`` (``value`` names a tensor; absent optionals pass null), ``null`` or a scalar type.
+    """One launch argument: ``type`` is ``ptr`` (``value`` names a tensor; absent optionals pass null), ``rows``, ``null`` or a scalar
+    type.
 
-    ``offset`` moves a pointer by so many bytes. ``multiple`` promises the compiler that the value is a multiple of it, and
-    ``dtype`` which of a tensor's element types it points to; both become guards.
+    ``rows`` is a CUDA tensor map of the rows of tensor ``value``, 128 bytes by value: a tensor copy brings one row, in lines of 128
+    bytes with the 128-byte swizzle, and zeros for a row that is not there. ``offset`` moves a pointer by so many bytes. ``multiple``
+    promises the compiler that the value is a multiple of it, and ``dtype`` which of a tensor's element types it points to; both
+    become guards.
     """
 
     name: str
-    type: Literal["ptr", "null", "i32", "i64", "f32"]
+    type: Literal["ptr", "rows", "null", "i32", "i64", "f32"]
     value: str = ""
     offset: str = "0"
     multiple: int = 1
@@ -109,6 +112,11 @@ def ptr(name: str, of: str | None = None, offset: str | int = 0, dtype: str = ""
     ``dtype`` must be given where the tensor takes several; elsewhere it is the tensor's own.
     """
     return Arg(name, "ptr", of or name, str(offset), dtype=dtype)
+
+
+def rows(name: str, of: str | None = None, dtype: str = "") -> Arg:
+    """A tensor map of the rows of tensor ``of`` (default: of the same name), which has two dimensions. ``dtype`` as for ``ptr``."""
+    return Arg(name, "rows", of or name, dtype=dtype)
 
 
 def null(name: str) -> Arg:
@@ -226,6 +234,8 @@ class Op:
         for a in (a for x in c.launches for a in x.kernel.args):
             if a.multiple > 1:
                 promised[f"({a.value}) % {a.multiple} == 0"] = None
+            if a.type == "rows":
+                promised[f"{a.value}.d1 * {DTYPES[self.pointer_dtype(a, target)]} % 128 == 0"] = None
             if a.dtype:
                 promised[f"{a.value}.dtype == '{self.pointer_dtype(a, target)}'"] = None
         return replace(c, when=" and ".join((f"({c.when})", *promised)) if promised else c.when)
@@ -332,5 +342,11 @@ def _check_candidate(op: Op, c: Candidate, expr: Callable[[str | int | float, st
                 elif a.value != "workspace" and (a.dtype in op.tensors[a.value].dtype.split("|")) != ("|" in op.tensors[a.value].dtype):
                     raise fail(f"{where}: argument {a.name} needs dtype exactly when {a.value} takes several ({op.tensors[a.value].dtype})")
                 expr(a.offset, f"{where}, offset of {a.name}")
+            elif a.type == "rows":
+                t = op.tensors.get(a.value)
+                if t is None or len(t.dims) != 2 or t.optional or t.layout == "any" or t.align % 16:
+                    raise fail(f"{where}: argument {a.name} needs a required tensor of two dimensions, with rows aligned to 16 bytes")
+                if any(TARGETS[name].vendor != "nvidia" for name in c.targets if name in TARGETS):
+                    raise fail(f"{where}: argument {a.name} is a tensor map, which only CUDA has")
             elif a.type != "null":
                 expr(a.value, f"{where}, argument {a.name}")

@@ -13,6 +13,7 @@ FORMS = {
     "fp8": Form("fp8", 512, 16),
     "fp8, 8 heads": Form("fp8", 576, 8),
     "fp8, 32 heads": Form("fp8", 512, 32),
+    "fp8, in lines": Form("fp8", 512, 8),
     "fp8, two teams": Form("fp8", 512, 16, stages=6, teams=2),
     "fp8, two teams, 576": Form("fp8", 576, 8, stages=4, teams=2),
     "bf16, overlapping": Form("bf16", 512, 16),

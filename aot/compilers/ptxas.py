@@ -21,6 +21,7 @@ SERIALIZED = re.compile(r".*\(C75\d\d\).*")
 
 _WORD = ("u64", "b64", "s64")
 CLASSES: dict[str, tuple[str, ...]] = {"ptr": _WORD, "null": _WORD, "i64": _WORD, "i32": ("u32", "b32", "s32"), "f32": ("f32", "b32")}
+CLASSES["rows"] = ("b8[128]",)
 """PTX types under which each argument type may appear."""
 
 

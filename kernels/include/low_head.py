@@ -5,7 +5,7 @@ one term was at most 4 % faster.
 """
 
 from aot.registry import sibling
-from aot.spec import Kernel, f32, i32
+from aot.spec import Kernel, f32, i32, rows
 
 shared = sibling(__file__, "sparse_mla")
 
@@ -18,12 +18,21 @@ SHARED = 232448
 """Bytes of shared memory that a block of threads may have."""
 
 
-def shared_bytes(d: int, heads: int, stages: int, dtype: str, teams: int = 1) -> int:
+def in_lines(d: int, heads: int, dtype: str, teams: int) -> bool:
+    """Whether rows come by tensor copies, aligned, instead of bulk copies: where arriving rows are a good part of what shared memory
+    moves. With 16 heads and one team it makes no difference, and rows of 576 are no whole number of lines.
+    """
+    return dtype == "fp8" and d == 512 and (heads == 8 or teams > 1)
+
+
+def shared_bytes(d: int, heads: int, stages: int, dtype: str, split: bool, teams: int = 1) -> int:
     """The kernel's shared-memory plan; its source asserts the same sum."""
-    size = shared.SIZES[dtype]
-    stage, pieces = (8 * (8 * d + 16), 1) if dtype == "fp8" else (KEYS * d * size, PRODUCER_WARPS)
+    size, lines = shared.SIZES[dtype], in_lines(d, heads, dtype, teams)
+    stage, pieces = (8 * (8 * d + (128 if lines else 16)), 1) if dtype == "fp8" else (KEYS * d * size, PRODUCER_WARPS)
     overlaps = dtype == "bf16" and stages >= 3
     query, probability, frames = heads * d * size, KEYS * 2 * heads * (1 + overlaps), 5 * heads * 4
+    if lines and not split and probability <= stages * 8 * 128:
+        probability = 0  # in the stages' spare lines
     statistics = 32 * heads if teams > 1 else 0
     return stages * stage + query + teams * (probability + frames + statistics + 8) + (16 + 8 * pieces) * stages + 8
 
@@ -33,7 +42,7 @@ def stages(d: int, heads: int, dtype: str, split: bool) -> int:
     two otherwise, so that more blocks of threads fit. BF16: as many as one block of threads has room for.
     """
     if dtype == "bf16":
-        return 3 if shared_bytes(d, heads, 3, dtype) <= SHARED else 2
+        return 3 if shared_bytes(d, heads, 3, dtype, split) <= SHARED else 2
     return 3 if split and d == 512 and heads <= 16 else 2
 
 
@@ -41,13 +50,14 @@ def kernel(
     source: str, entry: str, d: int, heads: int, rope_tensor: bool, split: bool = False, stages: int = 2, dtype: str = "fp8", teams: int = 1
 ) -> Kernel:
     rope = "q_rope" if rope_tensor else "q"
-    bf16 = dtype == "bf16"
+    bf16, lines = dtype == "bf16", in_lines(d, heads, dtype, teams)
+    pointers = [rows("kv", dtype=dtype) if lines and a.name == "kv" else a for a in shared.cuda_pointers(rope, dtype)]
     return Kernel(
         language="cuda",
         source=source,
         entry=entry,
         args=(
-            *shared.cuda_pointers(rope, dtype),
+            *pointers,
             *shared.cuda_strides(rope),
             i32("H"),
             i32("topk"),
@@ -61,7 +71,8 @@ def kernel(
             "DSAK_STAGES": stages,
             "DSAK_BF16": int(bf16),
             **({"DSAK_TEAMS": teams} if teams > 1 else {}),
+            **({"DSAK_LINES": 1} if lines else {}),
         },
-        options={"threads": THREADS + 128 * (teams - 1), "shared": shared_bytes(d, heads, stages, dtype, teams)},
-        promises=(r"HGMMA\.64x\d+x16\.F32\.BF16", r"LDGSTS") if bf16 else (r"QGMMA", r"UBLKCP"),
+        options={"threads": THREADS + 128 * (teams - 1), "shared": shared_bytes(d, heads, stages, dtype, split, teams)},
+        promises=(r"HGMMA\.64x\d+x16\.F32\.BF16", r"LDGSTS") if bf16 else (r"QGMMA", r"UTMALDG" if lines else r"UBLKCP"),
     )

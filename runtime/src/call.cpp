@@ -147,6 +147,20 @@ uint64_t scalar_word(const Plan& plan, const ArgPlan& a, const int64_t* slots, c
   return word;
 }
 
+// Rows of a tensor that has two dimensions, without its address.
+RowsView view_of(const Plan& plan, int tensor, const int64_t* slots) {
+  const ParamPlan& p =
+      *std::find_if(plan.params.begin(), plan.params.end(), [&](const ParamPlan& x) { return x.tensor && x.index == tensor; });
+  const auto dtype = std::find_if(p.dtypes.begin(), p.dtypes.end(),
+                                  [&](const ParamPlan::Allowed& a) { return a.name == slots[p.slot + kDType]; });
+  const uint64_t element = dtype->type.bits / 8;
+  const auto at = [&](int slot) { return static_cast<uint64_t>(slots[slot]); };
+  const uint64_t bytes = at(p.size_slot(1)) * element;
+  const uint64_t count = at(p.size_slot(0));
+  // A map has a row at least, and a stride; nobody asks for a row that is not there.
+  return {0, std::max<uint64_t>(count, 1), bytes, count > 1 ? at(p.stride_slot(0)) * element : bytes};
+}
+
 }  // namespace
 
 Resolution::Resolution(const Plan& plan) {
@@ -154,6 +168,7 @@ Resolution::Resolution(const Plan& plan) {
   words.resize(plan.max_words);
   for (uint64_t& w : words) params.push_back(&w);
   patches.reserve(plan.max_words);
+  maps.reserve(plan.max_maps);  // params point into it
   bases.reserve(static_cast<size_t>(plan.num_tensors));
 }
 
@@ -261,6 +276,7 @@ void choose(const Plan& plan, const int64_t* slots, Resolution* out) {
 void fill(const Plan& plan, const int64_t* slots, Resolution* out) {
   out->launches.clear();
   out->patches.clear();
+  out->maps.clear();
   size_t word = 0;
   for (const LaunchPlan& l : out->candidate->launches) {
     Resolution::Launch launch{&l, {}, word};
@@ -268,7 +284,11 @@ void fill(const Plan& plan, const int64_t* slots, Resolution* out) {
     if (launch.grid[0] == 0 || launch.grid[1] == 0 || launch.grid[2] == 0) continue;
     for (const ArgPlan& a : *l.kernel->args) {
       out->words[word] = 0;
-      if (a.kind == ArgPlan::kPointer)
+      out->params[word] = &out->words[word];
+      if (a.kind == ArgPlan::kRows) {
+        out->maps.push_back({{}, view_of(plan, a.tensor, slots), a.tensor});
+        out->params[word] = out->maps.back().opaque;
+      } else if (a.kind == ArgPlan::kPointer)
         out->patches.push_back({word, a.tensor, evaluate(plan, a.value, slots, {"argument ", &a.name})});
       else if (a.kind != ArgPlan::kNull)
         out->words[word] = scalar_word(plan, a, slots, l);

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "device.h"
+#include "driver.h"
 #include "dsa_kernels.h"
 #include "plan.h"
 
@@ -44,6 +45,13 @@ struct Resolution {
     int tensor;  // -1: the workspace
     int64_t offset;
   };
+  // A tensor map, encoded anew when the tensor lies elsewhere than last time.
+  struct Map {
+    alignas(kTensorMapAlignment) unsigned char opaque[kTensorMapBytes];
+    RowsView rows;
+    int tensor;
+    bool encoded = false;
+  };
   struct Base {
     int tensor;
     uintptr_t mask;  // bits of the address that must be 0
@@ -55,6 +63,7 @@ struct Resolution {
   std::vector<uint64_t> words;   // kernel arguments of all launches, one word each
   std::vector<void*> params;     // their addresses
   std::vector<Patch> patches;    // words that are addresses
+  std::vector<Map> maps;         // arguments that are tensor maps
   std::vector<Base> bases;       // tensors with elements
 
   explicit Resolution(const Plan& plan);

@@ -12,6 +12,9 @@ constexpr int kNumRegs = 4, kMaxDynamicShared = 8, kNonPortable = 14;  // CUfunc
 constexpr int kCaptureRelaxed = 2;                                     // CUstreamCaptureMode
 constexpr uint32_t kClusterDimension = 4;                              // CUlaunchAttributeID
 constexpr uint32_t kPortableCluster = 8;
+constexpr Result kNotSupported = 801;  // CUDA_ERROR_NOT_SUPPORTED
+// Of cuTensorMapEncodeTiled.
+constexpr int kBytes = 0, kNoInterleave = 0, kSwizzle128 = 3, kPromotionL2At128 = 2, kZeros = 0;
 
 struct LaunchAttribute {
   uint32_t id, pad;
@@ -42,6 +45,8 @@ struct Api {
   Result (*cuFuncSetAttribute)(void*, int, int);
   Result (*cuLaunchKernel)(void*, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void*, void**, void**);
   Result (*cuLaunchKernelEx)(const ExtendedConfig*, void*, void**, void**);
+  Result (*cuTensorMapEncodeTiled)(void*, int, uint32_t, void*, const uint64_t*, const uint64_t*, const uint32_t*,
+                                   const uint32_t*, int, int, int, int);
   Result (*cuGetErrorName)(Result, const char**);
   Result (*cuGetErrorString)(Result, const char**);
   Result (*cuFuncLoad)(void*);                        // since CUDA 12.4, may be null
@@ -76,6 +81,7 @@ class CudaDriver final : public Driver {
     library_.find("cuLibraryGetKernel", &api_.cuLibraryGetKernel);
     library_.find("cuKernelGetFunction", &api_.cuKernelGetFunction);
     library_.find("cuLaunchKernelEx", &api_.cuLaunchKernelEx);
+    library_.find("cuTensorMapEncodeTiled", &api_.cuTensorMapEncodeTiled);
     library_.find("cuFuncLoad", &api_.cuFuncLoad);
     library_.find("cuThreadExchangeStreamCaptureMode", &api_.cuThreadExchangeStreamCaptureMode);
   }
@@ -155,10 +161,20 @@ class CudaDriver final : public Driver {
     return api_.cuLaunchKernelEx(&config, c.function, c.args, nullptr);
   }
 
+  int encode(const RowsView& rows, void* map) noexcept override {
+    if (api_.cuTensorMapEncodeTiled == nullptr) return kNotSupported;
+    constexpr uint32_t kLine = 128, kRank = 3, every[kRank] = {1, 1, 1};
+    const uint32_t lines = static_cast<uint32_t>(rows.bytes / kLine), box[kRank] = {kLine, lines, 1};
+    const uint64_t sizes[kRank] = {kLine, lines, rows.count}, strides[kRank - 1] = {kLine, rows.stride};
+    return api_.cuTensorMapEncodeTiled(map, kBytes, kRank, reinterpret_cast<void*>(rows.address), sizes, strides, box, every,
+                                       kNoInterleave, kSwizzle128, kPromotionL2At128, kZeros);
+  }
+
   [[noreturn]] void enter_failed(int code) override { refuse(code, "cuCtxSetCurrent", {}); }
   [[noreturn]] void launch_failed(int code, const LaunchConfig& c, const std::string& symbol) override {
     refuse(code, is_cluster(c) ? "cuLaunchKernelEx" : "cuLaunchKernel", symbol);
   }
+  [[noreturn]] void encode_failed(int code) override { refuse(code, "cuTensorMapEncodeTiled", {}); }
 
  private:
   // Loading is legal while this thread captures a stream in the strict mode only when relaxed.

@@ -9,6 +9,7 @@ namespace dsak {
 namespace {
 
 using Result = int;
+constexpr Result kNotSupported = 801;  // hipErrorNotSupported
 constexpr int kNumCus = 63;                                   // hipDeviceAttributeMultiprocessorCount
 constexpr size_t kPropertiesRoom = 8192, kArchOffset = 1160;  // hipDeviceProp_tR0600: gcnArchName
 
@@ -109,10 +110,14 @@ class HipDriver final : public Driver {
                                       c.stream, c.args, nullptr);
   }
 
+  // Plans refuse `rows` arguments of AMD's kernels.
+  int encode(const RowsView&, void*) noexcept override { return kNotSupported; }
+
   [[noreturn]] void enter_failed(int code) override { refuse(code, "hipSetDevice", {}); }
   [[noreturn]] void launch_failed(int code, const LaunchConfig&, const std::string& symbol) override {
     refuse(code, "hipModuleLaunchKernel", symbol);
   }
+  [[noreturn]] void encode_failed(int code) override { refuse(code, "a tensor map", {}); }
 
  private:
   // Another part of the process, torch for one, may carry its own copy; two copies do not know each other's memory.

@@ -97,11 +97,25 @@ void check_workspace(const Plan& plan, const Resolution& r, void* workspace) {
        " bytes aligned to 256; ask dsak_workspace and allocate them");
 }
 
-void submit(Bound& bound, const Resolution& r, void* stream) {
+// Tensor maps of the call's tensors.
+void encode(Driver& driver, Resolution& r, const uintptr_t* bases) {
+  for (Resolution::Map& m : r.maps) {
+    // An empty tensor has no address; any aligned one does, for nobody asks for a row of it.
+    const uintptr_t address = bases[m.tensor] != 0 ? bases[m.tensor] : 16;
+    if (m.encoded && m.rows.address == address) continue;
+    m.rows.address = address;
+    const int code = driver.encode(m.rows, m.opaque);
+    m.encoded = code == 0;
+    if (code != 0) driver.encode_failed(code);
+  }
+}
+
+void submit(Bound& bound, Resolution& r, const uintptr_t* bases, void* stream) {
   for (const Resolution::Launch& l : r.launches) bound.load(*l.plan);
   const Entered entered(bound.device);
   Driver& driver = bound.device.driver();
   if (entered.code() != 0) driver.enter_failed(entered.code());
+  encode(driver, r, bases);
   for (const Resolution::Launch& l : r.launches) {
     const KernelDecl& d = *l.plan->kernel->decl;
     const uint32_t (&cluster)[3] = l.plan->cluster;
@@ -141,7 +155,7 @@ void launch(dsak_op& op, const Arguments& in, void* workspace, void* stream) {
     const uintptr_t base = p.tensor < 0 ? reinterpret_cast<uintptr_t>(workspace) : bases[p.tensor];
     r.words[p.word] = base == 0 ? 0 : base + static_cast<uintptr_t>(p.offset);
   }
-  submit(*bound, r, stream);
+  submit(*bound, r, bases, stream);
 }
 
 size_t workspace_bytes(dsak_op& op, const Arguments& in) {

@@ -167,8 +167,10 @@ ParamDecl read_scalar(const Node& n) {
 ArgDecl read_arg(const Node& n) {
   ArgDecl a;
   a.name = n["name"].text();
-  a.type = n["type"].one_of({"ptr", "null", "i32", "i64", "f32"});
-  if (a.type == "ptr") {
+  a.type = n["type"].one_of({"ptr", "rows", "null", "i32", "i64", "f32"});
+  if (a.type == "rows") {
+    a.value = n["value"].text();
+  } else if (a.type == "ptr") {
     a.value = n["value"].text();
     a.offset = n.has("offset") ? n["offset"].expression() : "0";
   } else if (a.type != "null") {

@@ -143,12 +143,16 @@ class Builder {
     c.name = d.name;
     for (const std::string& part : conjuncts(d.when)) c.when.push_back(expr(part));
     c.workspace = expr(d.workspace);
-    size_t words = 0;
+    size_t words = 0, maps = 0;
     for (const LaunchDecl& l : d.launches) {
       c.launches.push_back(compile_launch(l));
-      words += c.launches.back().kernel->args->size();
+      const std::vector<ArgPlan>& args = *c.launches.back().kernel->args;
+      words += args.size();
+      maps += static_cast<size_t>(
+          std::count_if(args.begin(), args.end(), [](const ArgPlan& a) { return a.kind == ArgPlan::kRows; }));
     }
     plan_.max_words = std::max(plan_.max_words, words);
+    plan_.max_maps = std::max(plan_.max_maps, maps);
     plan_.max_launches = std::max(plan_.max_launches, c.launches.size());
     plan_.candidates.push_back(std::move(c));
   }
@@ -170,11 +174,22 @@ class Builder {
       out.kind = ArgPlan::kPointer;
       out.tensor = a.value == "workspace" ? -1 : tensor(a.value);
       out.value = expr(a.offset);
+    } else if (a.type == "rows") {
+      out.kind = ArgPlan::kRows;
+      out.tensor = tensor(a.value);
+      if (rows_of(out.tensor).rank != 2 || plan_.target->vendor != Vendor::kNvidia)
+        fail(DSAK_ERR_PACK_SCHEMA, "found argument ", a.name, ", a tensor map of ", a.value,
+             ", wanted a tensor of two dimensions and an NVIDIA target");
     } else if (a.type != "null") {
       out.kind = a.type == "i32" ? ArgPlan::kI32 : a.type == "i64" ? ArgPlan::kI64 : ArgPlan::kF32;
       out.value = expr(a.value);
     }
     return out;
+  }
+
+  const ParamPlan& rows_of(int tensor) const {
+    return *std::find_if(plan_.params.begin(), plan_.params.end(),
+                         [&](const ParamPlan& p) { return p.tensor && p.index == tensor; });
   }
 
   int tensor(const std::string& name) const {

@@ -75,8 +75,8 @@ struct RulePlan {
 };
 
 struct ArgPlan {
-  enum Kind : uint8_t { kPointer, kNull, kI32, kI64, kF32 } kind;
-  int tensor;  // of kPointer; -1 is the workspace
+  enum Kind : uint8_t { kPointer, kRows, kNull, kI32, kI64, kF32 } kind;
+  int tensor;  // of kPointer and kRows; -1 is the workspace
   Expr value;  // of kPointer the offset in bytes
   std::string name;
 };
@@ -114,7 +114,7 @@ struct Plan {
   std::vector<CandidatePlan> candidates;
   int raw_slots = 0, slots = 0, sm_count_slot = 0, shared_memory_slot = 0;
   int num_tensors = 0, num_functions = 0;
-  size_t max_words = 0, max_launches = 0;
+  size_t max_words = 0, max_maps = 0, max_launches = 0;
 
   // Throws Error (DSAK_ERR_PACK_SCHEMA); `where` names the manifest. The manifest must outlive the plan.
   Plan(const Manifest& manifest, const OpDecl& op, const std::string& where);

@@ -13,6 +13,7 @@
 #define __forceinline__ inline
 #define __launch_bounds__(...)
 #define __align__(...)
+#define __grid_constant__
 
 struct uint2 {
   unsigned x, y;

@@ -1,4 +1,6 @@
+#include <cstdint>
 #include <cstdio>
+#include <cstring>
 #include <utility>
 
 #include "standin.h"
@@ -112,6 +114,20 @@ STANDIN_API int cuLaunchKernelEx(const Config* c, void* f, void** args, void**) 
     details += " attribute" + number(a.id) + "=" + number(a.value[0]) + "," + number(a.value[1]) + "," + number(a.value[2]);
   }
   return enter("cuLaunchKernelEx", details);
+}
+STANDIN_API int cuTensorMapEncodeTiled(void* map, int type, unsigned rank, void* address, const unsigned long long* sizes,
+                                       const unsigned long long* strides, const unsigned* box, const unsigned* every,
+                                       int interleave, int swizzle, int, int fill) {
+  if (current == nullptr) return kInvalidContext;
+  if (reinterpret_cast<std::uintptr_t>(map) % 64 != 0 || rank > 5) return kInvalidValue;
+  std::string details = number(type) + " " + number(reinterpret_cast<long long>(address)) + " " + number(interleave) + " " +
+                        number(swizzle) + " " + number(fill);
+  for (unsigned i = 0; i < rank; ++i)
+    details += " " + number(static_cast<long long>(sizes[i])) + "," + number(box[i]) + "," + number(every[i]) + "," +
+               (i + 1 < rank ? number(static_cast<long long>(strides[i])) : "");
+  std::memset(map, 0, 128);
+  std::memcpy(map, &address, sizeof address);  // a launch's record shows a word of every argument
+  return enter("cuTensorMapEncodeTiled", details);
 }
 STANDIN_API int cuGetErrorName(int code, const char** name) {
   *name = code == kNotFound ? "CUDA_ERROR_NOT_FOUND" : code == 2 ? "CUDA_ERROR_OUT_OF_MEMORY" : "CUDA_ERROR_STANDIN";

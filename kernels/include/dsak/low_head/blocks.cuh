@@ -92,8 +92,8 @@ struct Blocks {
   template <class Reach>
   __device__ __forceinline__ void attend_in_turn(Output& total, Statistics& statistics, u32 blocks, float factor,
                                                  const Reach& reach) const {
-    const u32 keys = me.smem + plan::kRows + key_offset(me.warp, me.lane),
-              values = me.smem + plan::kRows + value_offset(me.warp, me.lane);
+    const auto key = key_row(me.warp, me.lane);
+    const auto value = value_row(me.warp, me.lane);
     const u32 p = me.memory + plan::kProbability, p_empty = me.smem + plan::kProbabilityEmpty + 8 * me.team;
     u32 done = 0;  // blocks that selected a row
 #pragma unroll 1
@@ -104,7 +104,8 @@ struct Blocks {
       if (n >= blocks) break;
       Scores s;
       Frames frames;
-      multiply_keys(s, keys + block.offset(), me.smem, [&] {
+      const u32 stage = me.smem + plan::kRows + block.offset();
+      multiply_keys(s, key.in(stage), me.smem, [&] {
         if constexpr (kLoadEarly) frames.load(me.memory, me.t);
         // Until the products of the block before have read P in all four warps.
         mbarrier::wait(p_empty, (done++ & 1) ^ 1);
@@ -113,10 +114,10 @@ struct Blocks {
       if constexpr (!kLoadEarly) frames.load(me.memory, me.t);
       ValueFragments v;
       weigh(total, statistics, s, frames, p, [&] {
-        if constexpr (kLoadEarly) load_first_values(v, values + block.offset());
+        if constexpr (kLoadEarly) load_first_values(v, value.in(stage));
       });
-      if constexpr (!kLoadEarly) load_first_values(v, values + block.offset());
-      multiply_values(total, v, values + block.offset(), p, [&](u32 i) { give_back(block, i); });
+      if constexpr (!kLoadEarly) load_first_values(v, value.in(stage));
+      multiply_values(total, v, value.in(stage), p, [&](u32 i) { give_back(block, i); });
       mbarrier::arrive_for_warp(p_empty, me.lane == 0);
     }
   }

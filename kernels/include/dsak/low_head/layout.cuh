@@ -10,6 +10,7 @@
 // so that both read the rows where the copies put them.
 #pragma once
 
+#include "dsak/tensor_copy.cuh"
 #include "dsak/types.cuh"
 
 // Columns of a row: 512 (latent only) or 576 (latent and rope).
@@ -50,6 +51,12 @@ constexpr u32 kHeadGroups = kHeads / 8;
 // Core matrices of P for 16 keys. FP8: 16 keys wide, the second term's after the first's; BF16: two of eight keys.
 constexpr u32 kProbabilityCores = 2 * kHeadGroups;
 constexpr bool kSplit = DSAK_SPLIT != 0;
+// Whether rows come by tensor copies, which lay them out in lines of 128 bytes with the 128-byte swizzle; else by bulk copies.
+#ifndef DSAK_LINES
+#define DSAK_LINES 0
+#endif
+constexpr bool kLines = DSAK_LINES != 0;
+static_assert(!kLines || (!kBf16 && DSAK_D == 512), "DSAK_LINES is for FP8 rows of 512");
 static_assert(DSAK_D == 512 || DSAK_D == 576, "DSAK_D must be 512 or 576");
 static_assert(kHeads == 8 || kHeads == 16 || kHeads == 32, "DSAK_HEADS must be 8, 16 or 32");
 
@@ -84,10 +91,23 @@ using Scores = float[kHeads / 2];           // a thread's: two keys of all heads
 constexpr u32 kChunks = kLatent / 64;       // of the output, 64 columns each
 using Output = float[kChunks][kHeads / 2];  // a thread's: two columns of a chunk, of the heads of its scores
 
+// How a kernel takes the rows: their address, or a tensor map by value.
+template <bool lines>
+struct RowsParameter {
+  using Type = const u8*;
+  static __device__ __forceinline__ const void* address_of(const Type& rows) { return rows; }
+};
+template <>
+struct RowsParameter<true> {
+  using Type = tensor_copy::Map;
+  static __device__ __forceinline__ const void* address_of(const Type& map) { return &map; }
+};
+using Rows = RowsParameter<kLines>;
+
 struct Arguments {
   const u8* q;
   const u8* q_rope;
-  const u8* kv;
+  const void* kv;  // rows, or their tensor map
   const i32* indices;
   const i32* topk_length;
   const float* attn_sink;
@@ -103,9 +123,11 @@ struct Arguments {
 
 // Byte offsets from the start of dynamic shared memory.
 namespace plan {
-// FP8 rows of a stage: row r at (r & 7) * kRowGroup + (r >> 3) * kWidth. A row is one piece, so that one bulk copy brings it,
-// and any eight consecutive rows start in the eight different 16-byte bank groups, so that ldmatrix has no conflicts.
-constexpr u32 kRowGroup = 8 * kWidth + 16;
+// FP8 rows of a stage: row r at (r & 7) * kRowGroup + (r >> 3) * kWidth. A row is one piece, so that one copy brings it, and
+// any eight consecutive rows start in the eight different 16-byte bank groups, so that ldmatrix has no conflicts. In lines,
+// which are aligned, it is the swizzle that makes the difference: eight consecutive rows start in lines of all numbers
+// modulo 8. The bytes between the groups of rows are then spare lines.
+constexpr u32 kRowGroup = 8 * kWidth + (kLines ? 128 : 16);
 __device__ __forceinline__ constexpr u32 row(u32 r) { return (r & 7) * kRowGroup + (r >> 3) * kWidth; }
 // BF16 rows of a stage: tiles of 64 columns, rows of 128 bytes with wgmma's 128-byte swizzle.
 constexpr u32 kTile = kKeys * 128;
@@ -117,22 +139,28 @@ constexpr u32 kPieces = kBf16 ? kProducerWarps : 1;
 // Core matrices (8 heads x 16 bytes) of Q: 16-byte column c, head group n at (c * kHeadGroups + n) * 128.
 constexpr u32 kCore = 128;
 constexpr u32 kQueryBytes = kHeads * kWidth;
-// Core matrices of P: matrix i of 16 keys w at (w * kProbabilityCores + i) * 128.
+// Core matrices of P: matrix i of 16 keys w at (w * kProbabilityCores + i) * kProbabilityCore.
 constexpr u32 kProbabilityBytes = kKeys * 8 * kProbabilityCores;
 constexpr u32 kProbabilities = kOverlap ? 2 : 1;
 
 constexpr u32 kRows = 0;
 constexpr u32 kQuery = kRows + kStages * kStage;
-constexpr u32 kProbability = kQuery + kQueryBytes;
-constexpr u32 kFrameMax = kProbability + kProbabilities * kProbabilityBytes;  // 4 warps x kHeads floats: running maxima
+// One line holds one core matrix of P: spare lines save the room, for three CTAs on an SM. Not where partial results come to
+// lie over the stages.
+constexpr bool kSpare = kLines && !kSplit && kProbabilityBytes <= kStages * 8 * 128;
+constexpr u32 kProbabilityCore = kSpare ? kRowGroup : kCore;  // from one core matrix of P to the next
+constexpr u32 kAfterQuery = kQuery + kQueryBytes;
+constexpr u32 kProbability = kSpare ? kRows + 8 * kWidth : kAfterQuery;
+// 4 warps x kHeads floats: running maxima
+constexpr u32 kFrameMax = kAfterQuery + (kSpare ? 0 : kProbabilities * kProbabilityBytes);
 constexpr u32 kFrame = kFrameMax + 16 * kHeads;                               // kHeads floats
 // The second team's P and frames lie behind the first's, and so do both teams' statistics; one team's statistics lie over Q,
 // which nobody reads when they are made.
 constexpr u32 kOwnStatistics = kFrame + 4 * kHeads;
-constexpr u32 kTeamBytes = kOwnStatistics + (kTeams > 1 ? 4 * 2 * kHeads * 4 : 0) - kProbability;
+constexpr u32 kTeamBytes = kOwnStatistics + (kTeams > 1 ? 4 * 2 * kHeads * 4 : 0) - kAfterQuery;
 constexpr u32 kStatistics = kTeams > 1 ? kOwnStatistics : kQuery;
 static_assert(4 * 2 * kHeads * 4 <= kQueryBytes, "statistics fit over Q");
-constexpr u32 kValid = kProbability + kTeams * kTeamBytes;  // per stage: 64 validity bits
+constexpr u32 kValid = kAfterQuery + kTeams * kTeamBytes;  // per stage: 64 validity bits
 constexpr u32 kFull = kValid + 8 * kStages;                 // barriers from here on
 constexpr u32 kEmpty = kFull + 8 * kStages;
 constexpr u32 kProbabilityEmpty = kEmpty + 8 * kStages * kPieces;

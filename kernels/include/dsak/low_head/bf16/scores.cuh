@@ -10,7 +10,10 @@
 namespace dsak::low_head {
 
 // What the products with K start from in a stage.
-__device__ __forceinline__ u32 key_offset(u32, u32) { return 0; }
+struct WholeStage {
+  __device__ __forceinline__ u32 in(u32 stage) const { return stage; }
+};
+__device__ __forceinline__ WholeStage key_row(u32, u32) { return {}; }
 
 // Starts the products with the rows of a stage.
 __device__ __forceinline__ void start_keys(Scores& s, u32 keys, u32 smem) {

@@ -14,7 +14,7 @@ namespace dsak::low_head {
 constexpr bool kLoadEarly = true;
 struct ValueFragments {};  // V passes through no registers
 __device__ __forceinline__ void load_first_values(ValueFragments&, u32) {}
-__device__ __forceinline__ u32 value_offset(u32, u32) { return 0; }
+__device__ __forceinline__ WholeStage value_row(u32, u32) { return {}; }
 
 __device__ __forceinline__ void pin(Output& total) {
 #pragma unroll

@@ -3,13 +3,14 @@
 
 #include "dsak/descriptor.cuh"
 #include "dsak/ldmatrix.cuh"
+#include "dsak/low_head/fp8/lane_row.cuh"
 #include "dsak/low_head/layout.cuh"
 #include "dsak/wgmma_narrow.cuh"
 
 namespace dsak::low_head {
 
-// What a warp's loads of K start from in a stage: this lane's ldmatrix row.
-__device__ __forceinline__ u32 key_offset(u32 warp, u32 lane) { return plan::row(16 * warp + (lane & 15)) + (lane >> 4) * 16; }
+// Where this lane's loads of K start: its key of the warp's sixteen, its half of 32 columns.
+__device__ __forceinline__ LaneRow key_row(u32 warp, u32 lane) { return LaneRow::of(16 * warp + (lane & 15), (lane >> 4) * 16); }
 
 // Ends a chain: its sum goes to `s`.
 __device__ __forceinline__ void fold(Scores& s, Scores& chain) {
@@ -19,11 +20,11 @@ __device__ __forceinline__ void fold(Scores& s, Scores& chain) {
   for (u32 i = 0; i < kHeads / 2; ++i) s[i] += chain[i];
 }
 
-// `keys` is the stage's address plus key_offset. The columns are summed in chains of 128, which meet in float32: the shorter a
+// `keys` is key_row in the stage. The columns are summed in chains of 128, which meet in float32: the shorter a
 // chain, the less it loses to the tensor cores' truncation. Chain 0 runs in `s` itself, the others in spare registers, in turn.
 // `meanwhile` runs while the last products do.
 template <class Meanwhile>
-__device__ __forceinline__ void multiply_keys(Scores& s, u32 keys, u32 smem, const Meanwhile& meanwhile) {
+__device__ __forceinline__ void multiply_keys(Scores& s, const LaneRow& keys, u32 smem, const Meanwhile& meanwhile) {
   constexpr u32 kPairs = kWidth / 64, kBuffers = 3, kChains = kPairs / 2;  // pairs of steps; the last chain takes the rest
   constexpr u32 kSpare = kHeads <= 16 ? 2 : 1;
   constexpr u32 kStep = 2 * kHeadGroups * plan::kCore;  // of Q, 32 columns
@@ -34,8 +35,8 @@ __device__ __forceinline__ void multiply_keys(Scores& s, u32 keys, u32 smem, con
 #pragma unroll
   for (u32 i = 0; i < kSpare; ++i) wgmma::claim_all(spare[i]);
   const auto load = [&](u32 pair) {
-    ldmatrix_x4(k[pair % kBuffers][0], keys + pair * 64);
-    ldmatrix_x4(k[pair % kBuffers][1], keys + pair * 64 + 32);
+    ldmatrix_x4(k[pair % kBuffers][0], keys.at(pair * 64));
+    ldmatrix_x4(k[pair % kBuffers][1], keys.at(pair * 64 + 32));
   };
   load(0);
   load(1);

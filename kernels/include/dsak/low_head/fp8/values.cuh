@@ -14,6 +14,7 @@
 #include "dsak/global_memory.cuh"
 #include "dsak/ldmatrix.cuh"
 #include "dsak/low_head/lanes.cuh"
+#include "dsak/low_head/fp8/lane_row.cuh"
 #include "dsak/low_head/layout.cuh"
 #include "dsak/wgmma_narrow.cuh"
 
@@ -31,17 +32,17 @@ constexpr u32 kReleases = kHeads <= 16 ? kChunks - kFragments : kChunks - 2;
 using Partial = float[kJoinTerms ? kHeads : kHeads / 2];
 using ValueFragment = u32[2][4];  // of one chunk: [step of 32 keys][register]
 
-// Where this lane's ldmatrix row of V starts in a stage.
-__device__ __forceinline__ u32 value_offset(u32 warp, u32 lane) { return plan::row(lane) + 16 * warp; }
+// Where this lane's loads of V start: its key of the first 32, the warp's columns of a chunk.
+__device__ __forceinline__ LaneRow value_row(u32 warp, u32 lane) { return LaneRow::of(lane, 16 * warp); }
 
-__device__ __forceinline__ void load_values(ValueFragment& v, u32 values, u32 chunk) {
+__device__ __forceinline__ void load_values(ValueFragment& v, const LaneRow& values, u32 chunk) {
 #pragma unroll
-  for (u32 step = 0; step < 2; ++step) ldmatrix_x4_trans(v[step], values + step * 4 * kWidth + chunk * 64);
+  for (u32 step = 0; step < 2; ++step) ldmatrix_x4_trans(v[step], values.at(chunk * 64) + step * 4 * kWidth);
 }
 
 using ValueFragments = ValueFragment[kFragments];
 
-__device__ __forceinline__ void load_first_values(ValueFragments& v, u32 values) {
+__device__ __forceinline__ void load_first_values(ValueFragments& v, const LaneRow& values) {
 #pragma unroll
   for (u32 c = 0; c + 1 < kFragments; ++c) load_values(v[c], values, c);
 }
@@ -59,7 +60,7 @@ __device__ __forceinline__ void arrange_values(ValueFragment& v) {
 }
 
 __device__ __forceinline__ void issue_chunk(Partial& partial, const ValueFragment& v, u64 p) {
-  constexpr u32 kStep = 2 * kProbabilityCores * plan::kCore, kSecondTerm = kHeadGroups * plan::kCore;
+  constexpr u32 kStep = 2 * kProbabilityCores * plan::kProbabilityCore, kSecondTerm = kHeadGroups * plan::kProbabilityCore;
   wgmma::multiply_narrow<false>(partial, v[0], p);
   wgmma::multiply_narrow<true>(partial, v[1], descriptor::advance(p, kStep));
   if constexpr (!kJoinTerms) {
@@ -80,11 +81,11 @@ __device__ __forceinline__ void promote(float (&total)[kHeads / 2], Partial& par
   wgmma::pin_all(total);  // now, not later: the registers of `partial` are wanted
 }
 
-// `values` is the stage's address plus value_offset, `p` that of P; the first fragments are loaded already. `read(0)` runs once
+// `values` is value_row in the stage, `p` the address of P; the first fragments are loaded already. `read(0)` runs once
 // nothing is left to read from the stage.
 template <class Read>
-__device__ __forceinline__ void multiply_values(Output& total, ValueFragments& v, u32 values, u32 p, const Read& read) {
-  const u64 weights = descriptor::cores(p, kProbabilityCores * plan::kCore, plan::kCore);
+__device__ __forceinline__ void multiply_values(Output& total, ValueFragments& v, const LaneRow& values, u32 p, const Read& read) {
+  const u64 weights = descriptor::cores(p, kProbabilityCores * plan::kProbabilityCore, plan::kProbabilityCore);
   Partial partial[kTemporaries];
 #pragma unroll
   for (u32 i = 0; i < kTemporaries; ++i) wgmma::claim_all(partial[i]);
