@@ -8,14 +8,14 @@
 using namespace dsak;
 
 extern "C" __global__ void __launch_bounds__(low_head::kThreads, low_head::kCtasPerSm)
-    sparse_mla_prefill_low(const u8* q, const u8* q_rope, const __grid_constant__ low_head::Rows::Type kv, const i32* indices, const i32* topk_length,
+    sparse_mla_prefill_low(const u8* q, const u8* q_rope, DSAK_ROWS kv, const i32* indices, const i32* topk_length,
                            const float* attn_sink, const float* q_scale, const float* kv_scale, bf16_bits* out,
                            float* max_logits, float* lse, i64 q_stride_t, i64 q_stride_h, i64 q_rope_stride_t,
                            i64 q_rope_stride_h, i64 kv_stride, i64 indices_stride, i64 out_stride_t, i64 out_stride_h, i32 H,
                            i32 topk, i32 s_kv, float sm_scale) {
   low_head::run({q,
                  q_rope,
-                 low_head::Rows::address_of(kv),
+                 low_head::rows_of(kv),
                  indices,
                  topk_length,
                  attn_sink,

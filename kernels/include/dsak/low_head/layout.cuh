@@ -92,17 +92,13 @@ constexpr u32 kChunks = kLatent / 64;       // of the output, 64 columns each
 using Output = float[kChunks][kHeads / 2];  // a thread's: two columns of a chunk, of the heads of its scores
 
 // How a kernel takes the rows: their address, or a tensor map by value.
-template <bool lines>
-struct RowsParameter {
-  using Type = const u8*;
-  static __device__ __forceinline__ const void* address_of(const Type& rows) { return rows; }
-};
-template <>
-struct RowsParameter<true> {
-  using Type = tensor_copy::Map;
-  static __device__ __forceinline__ const void* address_of(const Type& map) { return &map; }
-};
-using Rows = RowsParameter<kLines>;
+#if DSAK_LINES
+#define DSAK_ROWS const __grid_constant__ tensor_copy::Map
+#else
+#define DSAK_ROWS const u8*
+#endif
+__device__ __forceinline__ const void* rows_of(const u8* address) { return address; }
+__device__ __forceinline__ const void* rows_of(const tensor_copy::Map& map) { return &map; }
 
 struct Arguments {
   const u8* q;
