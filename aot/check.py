@@ -144,6 +144,22 @@ def blocks_per_unit(target: Target, threads: int, shared: int, resources: Resour
     return min(by_regs, by_shared, 32)
 
 
+WAITS = re.compile(r"\bACQBULK\b")
+GLOBAL = re.compile(r"\b(LDG|STG|LD|ST|LDGSTS|UBLKCP|UTMALDG|ATOM|ATOMG|RED)(\.\w+)*\s")
+
+
+def check_wait(disassembly: str) -> None:
+    """Raise ``CheckError`` where a kernel that is launched while those before it run reaches global memory before it waits for them.
+
+    Compilers may move loads of what they take for constant over the wait.
+    """
+    waits, first = WAITS.search(disassembly), GLOBAL.search(disassembly)
+    if waits is None or (first is not None and first.start() < waits.start()):
+        raise CheckError(
+            f"found {first[0].strip() if first else 'no ACQBULK'} before the kernel waits for those before it; wanted it after"
+        )
+
+
 def inspect(target: Target, built: CodeObject, kernel: Kernel) -> Resources:
     """Resources of a built object; raises ``CheckError`` when it is not what its declaration promises."""
     header(target, built.image)
@@ -151,6 +167,8 @@ def inspect(target: Target, built: CodeObject, kernel: Kernel) -> Resources:
     resources["shared"] = built.shared + (resources["static_shared"] if target.vendor == "nvidia" else 0)
     if resources["shared"] > target.shared_memory:
         raise CheckError(f"found {resources['shared']} bytes of shared memory; wanted at most {target.shared_memory}")
+    if built.dependent:
+        check_wait(text)
     for promise in kernel.promises:
         if not re.search(promise, text):
             raise CheckError(f"found no instruction like {promise!r} in the disassembly; the kernel promises it")

@@ -80,6 +80,7 @@ def entry(unit: Unit, built: CodeObject, folder: Path) -> dict[str, Any]:
         "symbol": built.symbol,
         "block": list(built.block),
         "shared": built.shared,
+        "dependent": built.dependent,
         "params": list(built.params),
         "resources": resources,
         "tools": built.tools,

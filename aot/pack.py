@@ -81,6 +81,7 @@ def describe(op: Op, target: Target, made: dict[str, dict[str, Any]]) -> dict[st
             "symbol": record["symbol"],
             "block": record["block"],
             "shared": record["shared"],
+            "dependent": record["dependent"],
             "args": number(listed, args),
         }
 

@@ -301,7 +301,8 @@ def scalar(name: str, type: str, value: str | None = None) -> dict[str, str]:
 
 def launch(symbol: str, args: Sequence[dict[str, str]], grid: Sequence[str] = ("1", "1", "1"), **more: Any) -> dict[str, Any]:
     """A launch and its kernel, which ``op`` puts into a list of its own."""
-    return {"symbol": symbol, "grid": list(grid), "block": [128, 1, 1], "shared": 0, "cluster": [1, 1, 1], "args": list(args), **more}
+    usual = {"block": [128, 1, 1], "shared": 0, "dependent": False, "cluster": [1, 1, 1]}
+    return {"symbol": symbol, "grid": list(grid), "args": list(args)} | usual | more
 
 
 def op(
@@ -317,7 +318,7 @@ def op(
         return entries.index(entry)
 
     def numbered(x: dict[str, Any]) -> dict[str, Any]:
-        kernel = {**{key: x[key] for key in ("symbol", "block", "shared")}, "args": number(x["args"], args)}
+        kernel = {**{key: x[key] for key in ("symbol", "block", "shared", "dependent")}, "args": number(x["args"], args)}
         return {"kernel": number(kernel, kernels), "grid": x["grid"], "cluster": x["cluster"]}
 
     return {

@@ -178,9 +178,8 @@ def test_a_recipe_survives_its_file():
 def test_the_manifest_says_what_the_declaration_says(name, target):
     """Candidates that share an object keep their own arguments, grid and cluster."""
     op, target = registry.discover()[name], TARGETS[target]
-    made = {
-        k.name: {"sha256": k.name, "symbol": k.entry, "block": [128, 1, 1], "shared": 0, "params": k.args} for k in op.kernels_for(target)
-    }
+    usual = {"block": [128, 1, 1], "shared": 0, "dependent": False}
+    made = {k.name: {"sha256": k.name, "symbol": k.entry, "params": k.args} | usual for k in op.kernels_for(target)}
     found = pack.describe(op, target, made)
     for declared, written in zip(op.candidates_for(target), found["candidates"], strict=True):
         for x, launch in zip(declared.launches, written["launches"], strict=True):

@@ -32,7 +32,14 @@ def write_pack(folder, op, target="sm90"):
     """A pack of ``op`` whose objects are made up: what the builder writes, without a compiler."""
     t = TARGETS[target]
     made = {
-        k.name: {"sha256": "", "symbol": re.sub(r"\W", "_", k.name), "block": [128, 1, 1], "shared": 0, "params": k.args}
+        k.name: {
+            "sha256": "",
+            "symbol": re.sub(r"\W", "_", k.name),
+            "block": [128, 1, 1],
+            "shared": 0,
+            "dependent": False,
+            "params": k.args,
+        }
         for k in op.kernels_for(t)
     }
     return cabi.write_pack(folder / target, target, [pack.describe(op, t, made)])

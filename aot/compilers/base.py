@@ -31,7 +31,8 @@ class CodeObject:
 
     ``params`` is the ABI of the entry in order: the types of ``kernel.args`` and, after them, what the compiler added
     (``null`` for scratch pointers that the kernel does not use). ``shared`` is the dynamic shared memory to ask for at launch,
-    in bytes. ``intermediates`` (file name to text) are kept when a check fails. ``tools`` names the versions that made it.
+    in bytes, and ``dependent`` whether it waits for the kernels before by itself (griddepcontrol.wait), so that its blocks may be
+    launched while those run. ``intermediates`` (file name to text) are kept when a check fails. ``tools`` names the versions that made it.
     """
 
     image: bytes
@@ -39,6 +40,7 @@ class CodeObject:
     block: tuple[int, int, int]
     shared: int
     params: tuple[str, ...]
+    dependent: bool = False
     intermediates: dict[str, str] = field(default_factory=dict)
     tools: dict[str, str] = field(default_factory=dict)
 

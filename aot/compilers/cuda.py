@@ -152,6 +152,7 @@ def build(unit: Unit) -> CodeObject:
         block=(int(kernel.options["threads"]), 1, 1),
         shared=int(kernel.options.get("shared", 0)),
         params=ptxas.params(done.ptx, kernel.entry, kernel.args),
+        dependent="griddepcontrol.wait" in done.ptx,
         intermediates=intermediates,
         tools={"nvrtc": nvrtc_version(), "ptxas": ptxas.tool()[1]},
     )

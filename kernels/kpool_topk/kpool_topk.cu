@@ -13,6 +13,7 @@
 // the order of the numbers, and two digits are enough for f. A row of at most 4096 scores is listed as it is. Where more than
 // 4096 scores reach f, nearly always because they are equal, the histograms are over the row itself. Slots are looked up by all
 // threads together. Shared memory: 40 KiB. docs/tuning/kpool_topk.md has the measurements.
+#include "dsak/dependent_launch.cuh"
 #include "dsak/types.cuh"
 
 namespace dsak::kpool {
@@ -273,6 +274,8 @@ extern "C" __global__ void __launch_bounds__(1024, 2)
   using namespace dsak;
   using namespace dsak::kpool;
   __shared__ Shared s;
+  dependent_launch::wait();
+  dependent_launch::release();
   const i64 b = blockIdx.x;
   const i32 start = row_starts ? min(max(row_starts[b], 0), S) : 0;
   const i32 complete = max(lengths[b], 0), n = min(complete, S - start), wanted = topk / kpool;

@@ -19,6 +19,7 @@ struct LaunchConfig {
   void* function;
   uint32_t grid[3], block[3], cluster[3];
   uint32_t shared;
+  bool dependent;  // blocks may come while the kernel before still runs
   void* stream;
   void** args;
 };

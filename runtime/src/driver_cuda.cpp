@@ -10,7 +10,8 @@ using Result = int;
 constexpr int kNumSms = 16, kMajor = 75, kMinor = 76;                  // CUdevice_attribute
 constexpr int kNumRegs = 4, kMaxDynamicShared = 8, kNonPortable = 14;  // CUfunction_attribute
 constexpr int kCaptureRelaxed = 2;                                     // CUstreamCaptureMode
-constexpr uint32_t kClusterDimension = 4;                              // CUlaunchAttributeID
+constexpr uint32_t kClusterDimension = 4, kProgrammaticSerialization = 6;  // CUlaunchAttributeID
+constexpr int kProgrammaticGraphs = 12030;  // the driver that can capture a dependent launch
 constexpr uint32_t kPortableCluster = 8;
 constexpr Result kNotSupported = 801;  // CUDA_ERROR_NOT_SUPPORTED
 // Of cuTensorMapEncodeTiled.
@@ -84,6 +85,7 @@ class CudaDriver final : public Driver {
     library_.find("cuTensorMapEncodeTiled", &api_.cuTensorMapEncodeTiled);
     library_.find("cuFuncLoad", &api_.cuFuncLoad);
     library_.find("cuThreadExchangeStreamCaptureMode", &api_.cuThreadExchangeStreamCaptureMode);
+    depends_ = api_.cuLaunchKernelEx != nullptr && version() >= kProgrammaticGraphs;
   }
 
   int version() override {
@@ -152,12 +154,15 @@ class CudaDriver final : public Driver {
   }
 
   int launch(const LaunchConfig& c) noexcept override {
-    if (!is_cluster(c))
+    if (!is_extended(c))
       return api_.cuLaunchKernel(c.function, c.grid[0], c.grid[1], c.grid[2], c.block[0], c.block[1], c.block[2], c.shared,
                                  c.stream, c.args, nullptr);
-    LaunchAttribute cluster{kClusterDimension, 0, {c.cluster[0], c.cluster[1], c.cluster[2]}};
+    LaunchAttribute attributes[2];
+    uint32_t count = 0;
+    if (is_cluster(c)) attributes[count++] = {kClusterDimension, 0, {c.cluster[0], c.cluster[1], c.cluster[2]}};
+    if (depends_ && c.dependent) attributes[count++] = {kProgrammaticSerialization, 0, {1}};
     const ExtendedConfig config{
-        {c.grid[0], c.grid[1], c.grid[2]}, {c.block[0], c.block[1], c.block[2]}, c.shared, c.stream, &cluster, 1};
+        {c.grid[0], c.grid[1], c.grid[2]}, {c.block[0], c.block[1], c.block[2]}, c.shared, c.stream, attributes, count};
     return api_.cuLaunchKernelEx(&config, c.function, c.args, nullptr);
   }
 
@@ -172,7 +177,7 @@ class CudaDriver final : public Driver {
 
   [[noreturn]] void enter_failed(int code) override { refuse(code, "cuCtxSetCurrent", {}); }
   [[noreturn]] void launch_failed(int code, const LaunchConfig& c, const std::string& symbol) override {
-    refuse(code, is_cluster(c) ? "cuLaunchKernelEx" : "cuLaunchKernel", symbol);
+    refuse(code, is_extended(c) ? "cuLaunchKernelEx" : "cuLaunchKernel", symbol);
   }
   [[noreturn]] void encode_failed(int code) override { refuse(code, "cuTensorMapEncodeTiled", {}); }
 
@@ -201,6 +206,7 @@ class CudaDriver final : public Driver {
   }
 
   static bool is_cluster(const LaunchConfig& c) { return c.cluster[0] * c.cluster[1] * c.cluster[2] != 1; }
+  bool is_extended(const LaunchConfig& c) const { return is_cluster(c) || (depends_ && c.dependent); }
 
   void check(Result code, const char* call, const std::string& symbol = {}) {
     if (code != 0) refuse(code, call, symbol);
@@ -235,6 +241,7 @@ class CudaDriver final : public Driver {
 
   Library library_;
   Api api_{};
+  bool depends_ = false;  // launches kernels that wait by themselves early
 };
 
 }  // namespace

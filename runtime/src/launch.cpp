@@ -124,6 +124,7 @@ void submit(Bound& bound, Resolution& r, const uintptr_t* bases, void* stream) {
                               {d.block[0], d.block[1], d.block[2]},
                               {cluster[0], cluster[1], cluster[2]},
                               d.shared,
+                              d.dependent,
                               stream,
                               const_cast<void**>(r.params.data() + l.first_word)};
     const int code = driver.launch(config);

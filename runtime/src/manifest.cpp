@@ -189,6 +189,7 @@ KernelDecl read_kernel(const Node& n, const Manifest& m, size_t lists) {
   k.symbol = n["symbol"].text();
   read_three(n["block"], k.block, 1024);
   k.shared = static_cast<uint32_t>(n["shared"].integer(0, INT32_MAX));
+  k.dependent = n["dependent"].boolean();
   k.args = read_number(n["args"], lists);
   return k;
 }

@@ -31,6 +31,7 @@ struct ArgDecl {
 struct KernelDecl {
   std::string object, symbol;
   uint32_t block[3], shared;
+  bool dependent;  // waits for the kernels before it on the stream by itself
   size_t args;  // number among the op's lists
 };
 

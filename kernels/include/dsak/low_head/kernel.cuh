@@ -22,6 +22,7 @@
 // memory is the limit: of about 1,165 clk for a block, it moves bytes in 1,044.
 #pragma once
 
+#include "dsak/dependent_launch.cuh"
 #include "dsak/low_head/blocks.cuh"
 #include "dsak/low_head/combine.cuh"
 #include "dsak/low_head/layout.cuh"
@@ -78,15 +79,6 @@ struct Consumer {
 __device__ __forceinline__ void run(const Arguments& args) {
   extern __shared__ __align__(1024) u8 dynamic_shared[];
   const u32 smem = shared::address_of(dynamic_shared);
-  const Share share = Share::of_this_cta(args);
-  // Through a shuffle, so that ptxas knows the roles to be uniform: wgmma under a branch it thinks divergent is serialised.
-  const bool produces = __shfl_sync(~0u, threadIdx.x / kTeamThreads, 0) == kTeams;
-  // The first indices and Q are on their way while the barriers are set up.
-  BlockIndices first{-1, -1};
-  if (produces)
-    first = BlockIndices::load(args, share, share.split, threadIdx.x & 31);
-  else
-    start_query(args, share, smem);
   if (threadIdx.x == 0) {
     for (u32 i = 0; i < kStages; ++i) mbarrier::init(smem + plan::kFull + 8 * i, RowCopies::kArrivals);
     for (u32 i = 0; i < kStages * plan::kPieces; ++i)
@@ -96,6 +88,17 @@ __device__ __forceinline__ void run(const Arguments& args) {
     if constexpr (kSplit) mbarrier::init(smem + plan::kPartials, 1);
     mbarrier::fence_init();
   }
+  dependent_launch::wait();
+  dependent_launch::release();
+  const Share share = Share::of_this_cta(args);
+  // Through a shuffle, so that ptxas knows the roles to be uniform: wgmma under a branch it thinks divergent is serialised.
+  const bool produces = __shfl_sync(~0u, threadIdx.x / kTeamThreads, 0) == kTeams;
+  // The first indices and Q are on their way while the threads meet.
+  BlockIndices first{-1, -1};
+  if (produces)
+    first = BlockIndices::load(args, share, share.split, threadIdx.x & 31);
+  else
+    start_query(args, share, smem);
   if constexpr (kSplit) {
     if ((kTeams > 1 || share.splits > 1) && threadIdx.x < 32) Combine::expect(smem, share);
   }

@@ -26,6 +26,7 @@
 // What it measures: benchmarks/results/README.md. What was tried: docs/tuning/q8_prefill.md.
 #pragma once
 
+#include "dsak/dependent_launch.cuh"
 #include "dsak/mbarrier.cuh"
 #include "dsak/q8/layout.cuh"
 #include "dsak/q8/producer.cuh"
@@ -321,8 +322,10 @@ extern "C" __global__ void __launch_bounds__(dsak::q8::kThreads, 1)
       mbarrier::init(smem + plan::kQueryEmpty + 8 * i, 8 * mbarrier::kArrivalsPerWarp);  // the value warps
     }
     mbarrier::fence_init();
-    Constants::store(smem, args);
   }
+  dependent_launch::wait();
+  dependent_launch::release();
+  if (threadIdx.x == 0) Constants::store(smem, args);
   __syncthreads();
   if (warpgroup == 3) {
     registers::shrink_to<kProducerRegisters>();

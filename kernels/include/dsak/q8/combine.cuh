@@ -6,6 +6,7 @@
 #pragma once
 
 #include "dsak/convert.cuh"
+#include "dsak/dependent_launch.cuh"
 #include "dsak/types.cuh"
 
 using namespace dsak;
@@ -87,6 +88,8 @@ extern "C" __global__ void __launch_bounds__(64 * kRows, 5)
                        const float* __restrict__ attn_sink, const float* __restrict__ kv_scale, bf16_bits* out,
                        float* max_logits, float* lse, i64 out_stride_t, i64 out_stride_h, i32 H, i32 whole_items, i32 splits,
                        i32 heads) {
+  dependent_launch::wait();
+  dependent_launch::release();
   const i32 row = static_cast<i32>(threadIdx.x >> 6);
   const bool sharing = heads == 1;
   const i32 first_of_row = sharing ? row : 0, step = sharing ? kRows : 1;  // parts
