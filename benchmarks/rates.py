@@ -102,13 +102,13 @@ def attention_inputs(s_kv: int, heads: int, d: int, topk: int, tokens: int, dtyp
     }
 
 
-def tilelang_alone(op: str, folder: Path) -> dsa_kernels.Packs:
-    """``op`` of the installed pack with the TileLang candidates only, which other kernels stand before for some calls."""
+def alone(op: str, folder: Path, prefix: str) -> dsa_kernels.Packs:
+    """``op`` of the installed pack with the candidates named ``prefix``... only, which other kernels stand before for some calls."""
     sys.path.append(str(Path(__file__).parents[1]))
     from aot.trial import cut
 
     (pack,) = (Path(str(p["path"])) for p in dsa_kernels.verify() if p["target"] == "sm90")
-    return dsa_kernels.open_packs([cut(pack, folder / op / "sm90", op, lambda name: name.startswith("tile_"))])
+    return dsa_kernels.open_packs([cut(pack, folder / op / "sm90", op, lambda name: name.startswith(prefix))])
 
 
 def attention(
@@ -257,14 +257,18 @@ def main() -> None:
             rows += [decode(shape, tokens, dtype) for shape in LOW_DECODE_SHAPES for tokens in (1, 8, 16, 32, 64, 128, 256)]
     if "tile" in only:
         with tempfile.TemporaryDirectory() as folder:
-            with tilelang_alone("sparse_mla_prefill", Path(folder)) as packs:
+            with alone("sparse_mla_prefill", Path(folder), "tile_") as packs:
                 rows += [row for t, shapes in TILE_SHAPES.items() for s in shapes for row in attention(s, t, [{"tilelang": {}}], packs)]
-            with tilelang_alone("sparse_mla_decode", Path(folder)) as packs:
+            with alone("sparse_mla_decode", Path(folder), "tile_") as packs:
                 for t, shape, tokens in itertools.product(TILE_SHAPES, TILE_DECODE_SHAPES, (1, 8, 64, 256)):
                     rows.append(decode(shape, tokens, t, packs=packs, variant="tilelang"))
     if "triton" in only:
-        for shape in TRITON_SHAPES:
-            rows += attention(shape, FP8, [{"high": {}}, {"exact": {"precision": "exact"}}])
+        with tempfile.TemporaryDirectory() as folder:
+            with alone("sparse_mla_prefill", Path(folder), "fp8_sm90_") as packs:
+                rows += [row for shape in TRITON_SHAPES for row in attention(shape, FP8, [{"gluon": {}}], packs)]
+            with alone("sparse_mla_decode", Path(folder), "fp8_sm90_") as packs:
+                for shape, tokens in itertools.product(DECODE_SHAPES, (1, 8, 16, 32, 64, 128, 256)):
+                    rows.append(decode(shape, tokens, FP8, packs=packs, variant="gluon"))
     if "decode" in only:
         rows += [decode(shape, tokens, FP8) for shape in DECODE_SHAPES for tokens in (1, 8, 64, 256)]
         rows += [decode(DECODE_SHAPES[1], tokens, torch.bfloat16) for tokens in (1, 64)]

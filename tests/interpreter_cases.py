@@ -204,7 +204,8 @@ def rows(tokens: int, topk: int, s_kv: int) -> torch.Tensor:
     return index
 
 
-TARGETS = pytest.mark.parametrize("target", ["sm90", "gfx950", "gfx942"])
+# FP8 rows on sm90 are served in Gluon, which has no interpreter: tests/test_gpu_gluon.py
+TARGETS = pytest.mark.parametrize("target", ["gfx950", "gfx942"])
 
 
 @TARGETS

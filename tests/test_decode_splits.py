@@ -93,10 +93,28 @@ def test_tile_serves_every_shape(target, dtype, D, rope):
 
 @pytest.mark.parametrize(
     ("T", "topk", "splits"),
-    [(1, 2048, 32), (8, 2048, 32), (16, 2048, 16), (64, 2048, 6), (128, 2051, 3), (256, 2048, 3), (256, 256, 1), (437, 2048, 1)],
+    [
+        (1, 2048, 32),
+        (8, 2048, 16),
+        (16, 2048, 8),
+        (20, 2048, 11),
+        (64, 2048, 4),
+        (128, 2051, 2),
+        (160, 2048, 3),
+        (256, 2048, 1),
+        (437, 2048, 1),
+    ],
 )
 def test_measured_splits_on_sm90(T, topk, splits):
     assert parse(TILES["sm90", "fp8"].splits(False))({"T": T, "H": 16, "topk": topk, "sm_count": 132}) == splits
+
+
+def test_few_splits_have_a_combination_of_their_own():
+    for T, topk in itertools.product(TOKENS, WIDTHS):
+        call = env("sm90", "fp8", T, 16, topk)
+        splits = int(parse(TILES["sm90", "fp8"].splits(False))(call))
+        c = served(call, "sm90")
+        assert c.name == "fp8_sm90_d512_" + ("direct" if splits == 1 else "few_split" if splits <= 8 else "split")
 
 
 @pytest.mark.parametrize("name", [c.name for c in OP.candidates if c.launches[0].kernel.language == "triton" and c.workspace != "0"])

@@ -1,4 +1,4 @@
-"""Triton functions to code objects, without a GPU or a driver.
+"""Triton and Gluon functions to code objects, without a GPU or a driver.
 
 ``triton.compile`` takes a function, a signature and a target. What decides the result is pinned here: the signature comes from
 the declaration alone (Triton's own launcher would specialise integers that happen to be 1 or a multiple of 16), the
@@ -27,6 +27,7 @@ import triton
 from triton import knobs
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource, make_backend
+from triton.experimental.gluon._runtime import GluonASTSource
 
 from aot.compilers import ptxas
 from aot.compilers.base import CodeObject, CompileError, Unit
@@ -107,7 +108,8 @@ def source(unit: Unit) -> ASTSource:
         multiple = arg.multiple if arg.type in SCALARS else 16 if DTYPES[dtype] <= 2 else DTYPES[dtype]
         if multiple > 1:
             attrs[(i,)] = [["tt.divisibility", multiple]]
-    return ASTSource(fn, signature, dict(kernel.constants), attrs)
+    of = GluonASTSource if fn.is_gluon() else ASTSource
+    return of(fn, signature, dict(kernel.constants), attrs)
 
 
 @contextlib.contextmanager

@@ -4,7 +4,7 @@ Splits are taken in order, BLOCK_S at a time, so the result does not depend on w
 
     out = sum_s 2^(lse_s - top) O_s / (sum_s 2^(lse_s - top) + sink)          top = max_s top_s
 
-A split that selected nothing has lse -inf: it weighs nothing and its O, which nobody wrote, is not read.
+A split that selected nothing has lse -inf: it weighs nothing and its O, which may be unwritten, is not read.
 """
 
 import triton

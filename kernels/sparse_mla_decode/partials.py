@@ -2,7 +2,7 @@
 
 The workspace holds O as [T, splits, H, 512], divided by its own sum and without kv_scale: float16 from FP8 rows, whose weighted
 means never exceed 448 and keep 11 bits that way, bfloat16 from BF16 rows. After it, [T, splits, H, 2] float32: the largest base-2
-logit and the base-2 logarithm of the sum of exponentials, -inf both where a split selected nothing; its O is not written then.
+logit and the base-2 logarithm of the sum of exponentials, -inf both where a split selected nothing; its O is not read then.
 """
 
 import triton

@@ -3,13 +3,13 @@
 The loop is the one of include/dsak_rows_sm90.py.
 """
 
-import triton
-import triton.language as tl
-from dsak_rows_sm90 import P_BITS, attend, load_queries, store_values
+from dsak_rows_sm90 import HEADS, P_BITS, attend, store_values
 from dsak_softmax import reciprocal, row_length, scales, store_statistics
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
 
 
-@triton.jit
+@gluon.jit
 def fp8_prefill_sm90(
     q,
     q_s0,
@@ -40,21 +40,20 @@ def fp8_prefill_sm90(
     has_kv_scale,
     has_max_logits,
     has_lse,
-    ROPE: tl.constexpr,
-    BLOCK_H: tl.constexpr,
-    BLOCK_N: tl.constexpr,
+    ROPE: gl.constexpr,
+    BLOCK_H: gl.constexpr,
+    BLOCK_N: gl.constexpr,
 ):
     # neighbouring programs share a token, so that its rows come from memory once
-    tiles = tl.cdiv(H, BLOCK_H)
-    t = (tl.program_id(0) // tiles).to(tl.int64)
-    h = (tl.program_id(0) % tiles) * BLOCK_H + tl.arange(0, BLOCK_H)
-    live = h < H
-    head = h.to(tl.int64)[:, None]
-    queries = load_queries(q + t * q_s0, q_s1, q_rope + t * q_rope_s0, q_rope_s1, head, live, ROPE)
+    tiles = gl.cdiv(H, BLOCK_H)
+    t = (gl.program_id(0) // tiles).to(gl.int64)
+    first = gl.program_id(0) % tiles * BLOCK_H
     to_log2, kv_factor = scales(q_scale, kv_scale, sm_scale, has_q_scale, has_kv_scale)
-    length = row_length(topk_length, t, topk, has_length)
-    top, total, values = attend(queries, kv, kv_s0, indices + t * indices_s0, 0, length, s_kv, to_log2, BLOCK_N, ROPE)
+    queries = (q + t * q_s0, q_s1, q_rope + t * q_rope_s0, q_rope_s1, first, H)
+    columns = (indices + t * indices_s0, 0, row_length(topk_length, t, topk, has_length))
+    top, total, values = attend(queries, kv, kv_s0, columns, s_kv, to_log2, BLOCK_H, BLOCK_N, ROPE)
 
+    h = first + gl.arange(0, BLOCK_H, HEADS)
     factor = kv_factor * reciprocal(top, total, attn_sink, h, H * has_sink, P_BITS)
-    store_values(out + t * out_s0 + head * out_s1, values, factor, live)
+    store_values(out + t * out_s0, out_s1, values, factor, first, H)
     store_statistics(max_logits, lse, t * H + h, top, total, h < H * has_max_logits, h < H * has_lse, P_BITS)
