@@ -155,9 +155,8 @@ def check_wait(disassembly: str) -> None:
     """
     waits, first = WAITS.search(disassembly), GLOBAL.search(disassembly)
     if waits is None or (first is not None and first.start() < waits.start()):
-        raise CheckError(
-            f"found {first[0].strip() if first else 'no ACQBULK'} before the kernel waits for those before it; wanted it after"
-        )
+        found = first[0].strip() if first else "no ACQBULK"
+        raise CheckError(f"found {found} before the kernel waits for those before it; wanted it after")
 
 
 def inspect(target: Target, built: CodeObject, kernel: Kernel) -> Resources:
