@@ -39,6 +39,12 @@ def test_who_is_launched_early(tmp_path: Path, cuda: Standin) -> None:
     assert "attribute4=2,1,1" in calls[-1]
 
 
+def test_explain_says_so(tmp_path: Path, cuda: Standin) -> None:
+    with Runtime([pack(tmp_path)], cuda=cuda.path) as runtime:
+        said = [runtime.op("o").explain(tensor("u8", [t])) for t in (1, 2)]
+    assert ["launched before the kernel before it ends" in x for x in said] == [False, True]
+
+
 def test_drivers_that_cannot_capture_it(tmp_path: Path, cuda: Standin) -> None:
     cuda.lib.standin_reset(b"9.0", 12020, 132)
     assert not any(SERIALIZATION in x for x in run(tmp_path, cuda))

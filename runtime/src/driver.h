@@ -24,7 +24,8 @@ struct LaunchConfig {
   void** args;
 };
 
-// Rows of a tensor, for a tensor map: `count` rows of `bytes` bytes, a multiple of 128, each `stride` bytes after the one before.
+// Rows of a tensor, for a tensor map: `count` rows of `bytes` bytes, a multiple of 128, each `stride` bytes after the one
+// before.
 struct RowsView {
   uint64_t address, count, bytes, stride;
 };

@@ -7,11 +7,11 @@ namespace dsak {
 namespace {
 
 using Result = int;
-constexpr int kNumSms = 16, kMajor = 75, kMinor = 76;                  // CUdevice_attribute
-constexpr int kNumRegs = 4, kMaxDynamicShared = 8, kNonPortable = 14;  // CUfunction_attribute
-constexpr int kCaptureRelaxed = 2;                                     // CUstreamCaptureMode
+constexpr int kNumSms = 16, kMajor = 75, kMinor = 76;                      // CUdevice_attribute
+constexpr int kNumRegs = 4, kMaxDynamicShared = 8, kNonPortable = 14;      // CUfunction_attribute
+constexpr int kCaptureRelaxed = 2;                                         // CUstreamCaptureMode
 constexpr uint32_t kClusterDimension = 4, kProgrammaticSerialization = 6;  // CUlaunchAttributeID
-constexpr int kProgrammaticGraphs = 12030;  // the driver that can capture a dependent launch
+constexpr int kProgrammaticGraphs = 12030;                                 // the driver that can capture a dependent launch
 constexpr uint32_t kPortableCluster = 8;
 constexpr Result kNotSupported = 801;  // CUDA_ERROR_NOT_SUPPORTED
 // Of cuTensorMapEncodeTiled.

@@ -9,7 +9,7 @@ namespace dsak {
 namespace {
 
 using Result = int;
-constexpr Result kNotSupported = 801;  // hipErrorNotSupported
+constexpr Result kNotSupported = 801;                         // hipErrorNotSupported
 constexpr int kNumCus = 63;                                   // hipDeviceAttributeMultiprocessorCount
 constexpr size_t kPropertiesRoom = 8192, kArchOffset = 1160;  // hipDeviceProp_tR0600: gcnArchName
 

@@ -32,7 +32,7 @@ struct KernelDecl {
   std::string object, symbol;
   uint32_t block[3], shared;
   bool dependent;  // waits for the kernels before it on the stream by itself
-  size_t args;  // number among the op's lists
+  size_t args;     // number among the op's lists
 };
 
 struct LaunchDecl {
