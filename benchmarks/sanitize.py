@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import tempfile
+from pathlib import Path
 
 import torch
+from rates import alone
 
 import dsa_kernels
 
@@ -17,7 +20,14 @@ FP8 = torch.float8_e4m3fn
 
 
 def attention(
-    heads: int, d: int, dtype: torch.dtype, precision: str | None, tokens: int, op: str = "sparse_mla_prefill", topk: int = 203
+    heads: int,
+    d: int,
+    dtype: torch.dtype,
+    precision: str | None,
+    tokens: int,
+    op: str = "sparse_mla_prefill",
+    topk: int = 203,
+    packs: dsa_kernels.Packs | None = None,
 ) -> None:
     q = (torch.randn(tokens, heads, d, device="cuda") * 0.25).to(dtype)
     kv = (torch.randn(300, d, device="cuda") * 0.25).to(dtype)
@@ -25,7 +35,7 @@ def attention(
     length = torch.randint(0, topk + 1, (tokens,), dtype=torch.int32, device="cuda")
     sink = torch.randn(heads, device="cuda")
     for extra in ({}, {"topk_length": length, "attn_sink": sink}):
-        out, top, lse = getattr(dsa_kernels, op)(q, kv, indices, 0.0625, precision=precision, max_logits=True, lse=True, **extra)
+        out, top, lse = getattr(packs or dsa_kernels, op)(q, kv, indices, 0.0625, precision=precision, max_logits=True, lse=True, **extra)
         assert torch.isfinite(out).all() and not torch.isnan(top).any() and not torch.isnan(lse).any()
 
 
@@ -55,7 +65,7 @@ def helpers() -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tokens", type=int, default=150, help="more than the SMs, so that blocks take several items")
-    parser.add_argument("--only", default="q8,low,bf16,triton,helpers")
+    parser.add_argument("--only", default="q8,low,tile,triton,helpers")
     options = parser.parse_args()
     only = options.only.split(",")
     if "q8" in only:
@@ -70,12 +80,15 @@ def main() -> None:
                 attention(heads, d, dtype, None, options.tokens)
                 for tokens in (3, 20, 40, options.tokens):  # clusters of eleven blocks or fewer, of six, of three or four, of two or one
                     attention(heads, d, dtype, None, tokens, "sparse_mla_decode", topk=403)
-    if "triton" in only:
-        for d in (512, 576):
-            attention(17, d, FP8, "high", 3)
-    if "bf16" in only:
-        for d in (512, 576):
-            attention(17, d, torch.bfloat16, None, 3)
+    for group, prefix, dtypes in (("tile", "tile_", (FP8, torch.bfloat16)), ("triton", "fp8_sm90_", (FP8,))):
+        if group not in only:
+            continue
+        with tempfile.TemporaryDirectory() as folder:
+            for op in ("sparse_mla_prefill", "sparse_mla_decode"):
+                packs = alone(op, Path(folder), prefix)
+                for dtype, d, heads in itertools.product(dtypes, (512, 576), (13, 64)):
+                    for tokens in (2, options.tokens):
+                        attention(heads, d, dtype, None, tokens, op, 403, packs)
     if "helpers" in only:
         helpers()
     torch.cuda.synchronize()
