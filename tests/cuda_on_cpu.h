@@ -36,7 +36,7 @@ using std::min;
 typedef unsigned int uint;
 typedef unsigned char uchar;
 
-constexpr int THREADS = 384, SHARED = 232448;
+constexpr int THREADS = BLOCK_THREADS, SHARED = 232448;  // BLOCK_THREADS stands before this file is included
 struct Index {
   int x;
 };
@@ -88,9 +88,11 @@ struct __nv_bfloat162 { bfloat16_t x, y; };
 struct float2 { float x, y; };
 struct float4 { float x, y, z, w; };
 struct uint1 { uint x; };
+struct int2 { int x, y; };
 struct uint2 { uint x, y; };
 struct uint4 { uint x, y, z, w; };
 static inline float2 make_float2(float x, float y) { return {x, y}; }
+static inline int2 make_int2(int x, int y) { return {x, y}; }
 static inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
 static inline half2 __float22half2_rn(float2 v) { return {v.x, v.y}; }
 static inline __nv_bfloat162 __float22bfloat162_rn(float2 v) { return {v.x, v.y}; }

@@ -27,7 +27,7 @@ from aot.targets import TARGETS  # noqa: E402
 from tests import tile_emulated as emulated  # noqa: E402
 from tests.attention import FP8, Case  # noqa: E402
 
-FORMS = ("bf16_d512_h16", "bf16_d576_h64", "fp8_d512_h16", "fp8_d576_h64", "fp8_d576_rope_h32")
+FORMS = ("bf16_d512_h16", "bf16_d576_h16", "bf16_d576_h64", "fp8_d512_h16", "fp8_d576_h64", "fp8_d576_rope_h32")
 
 
 def candidate(op, form, suffix=""):
@@ -119,7 +119,7 @@ def races(said):
     return {int(line) for line in re.findall(r"kernel\.cpp:(\d+)", said)}
 
 
-@pytest.mark.parametrize("name", ["bf16_d512_h16", "bf16_d576_h64", "fp8_d576_h64"])
+@pytest.mark.parametrize("name", ["bf16_d512_h16", "bf16_d576_h16", "bf16_d576_h64", "fp8_d576_h64"])
 def test_barriers_order_everything_shared(tmp_path, name):
     """But for the flags of narrow tiles: several threads may set one, to the same value, before the barrier after which it is read."""
     program = emulated.compile(lowered(name), tmp_path, emulated.TSAN)

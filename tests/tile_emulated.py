@@ -42,7 +42,8 @@ def compile(lowered: Lowered, folder: Path, flags: Sequence[str] = ()) -> Progra
             scalars += 1
     source = folder / "kernel.cpp"
     source.write_text(
-        f'#include "{HEADER}"\n{definition.removeprefix("extern ").removeprefix(chr(34) + "C" + chr(34))}\n'
+        f'#define BLOCK_THREADS {lowered.block[0]}\n#include "{HEADER}"\n'
+        f"{definition.removeprefix('extern ').removeprefix(chr(34) + 'C' + chr(34))}\n"
         "struct pointer { void* p; pointer(Array& a) : p(a.data.data()) {} template <class T> operator T*() const { return (T*)p; } };\n"
         f"int main(int, char** argv) {{\n  std::string folder = argv[1];\n  {' '.join(setup)}\n"
         f"  run(atoi(argv[2]), [&] {{ {lowered.symbol}({', '.join(call)}); }});\n"

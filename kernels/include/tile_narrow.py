@@ -3,13 +3,15 @@
 ``S^T = K Q^T`` has M = 64 keys, ``O^T = V^T P^T`` has M = 512 columns, and N is the heads in both. V^T is the block of rows as it lies,
 read M-major. Two warpgroups take key blocks in turn, each with a sum, a frame and an output of its own, and meet at the end only::
 
-    warpgroup 0     QK 0  softmax  PV 0  QK 2          softmax  PV 2  QK 4 ...
-    warpgroup 1              QK 1  softmax  PV 1  QK 3          softmax  PV 3 ...
-    warpgroup 2     gathers block n + STAGES as soon as the owner of block n is done with it
+    warpgroup 0     QK 0  softmax  PV 0                 QK 2  softmax  PV 2  ...
+    warpgroup 1              QK 1  softmax  PV 1                 QK 3  softmax  PV 3
+    producers       gather block n + STAGES as soon as the owner of block n is done with it
 
+An owner holds one stage at a time: one that began its next block before the last is freed would leave none to fill.
 A head's keys lie across all lanes and warps, so maxima are not reduced block by block. Each thread says whether one of its logits
 exceeds the frame, the maximum that exponents are taken from, by more than RISE. Only then are the maxima reduced, the frame moves and the
-sums are rescaled: once or twice in a list. Sums and true maxima stay spread over the threads until the end.
+sums are rescaled: once or twice in a list. Sums and true maxima stay spread over the threads until the end. So does the frame: each thread
+keeps it for its own logits, since a read of shared memory would wait for the flags that are written beside it.
 """
 
 from types import SimpleNamespace
@@ -24,7 +26,7 @@ RISE = 8.0
 """A frame moves when a logit exceeds it by more, in powers of two: P stays below 2^8, and float16 holds up to 2^15."""
 
 
-def consumers(D: int, FP8: bool, HEADS: int, STAGES: int) -> SimpleNamespace:
+def consumers(D: int, FP8: bool, HEADS: int, STAGES: int, SIDES: int) -> SimpleNamespace:
     """``consume``: every other block of a share, then both halves put together."""
     KEYS, HALF, TAIL = 64, 256, D - 512
     WORK = "float16" if FP8 else "bfloat16"
@@ -59,34 +61,46 @@ def consumers(D: int, FP8: bool, HEADS: int, STAGES: int) -> SimpleNamespace:
             f.right[i, j] *= c.weights[half, j]
         for i, j in T.Parallel(KEYS, HEADS):
             f.total[i, j] *= c.weights[half, j]
+            f.frame[i, j] = c.frames[half, j]
 
     @T.macro
-    def score(c, f, half, k):  # type: ignore[no-untyped-def]
-        """Begin the scores of block 2 k + half."""
-        n = k * 2 + half
+    def score(c, f, n, side, clear):  # type: ignore[no-untyped-def]
+        """Begin the scores of block n over the columns of a side."""
         b = n % STAGES
-        T.barrier_wait(c.full[b], n // STAGES % 2)
-        T.fence_proxy_async()  # cp.async wrote through the generic proxy, wgmma reads through the other
-        T.wgmma_gemm(c.K[b, :, :], c.Q, f.S, transpose_B=True, clear_accum=True)
+        T.barrier_wait(c.full[b * SIDES + side], n // STAGES % 2)
+        T.fence_proxy_async()  # rows were written through the generic proxy, wgmma reads through the other
+        first = side * (512 // SIDES)
+        last = first + 512 // SIDES
+        T.wgmma_gemm(c.K[b, :, first:last], c.Q[:, first:last], f.S, transpose_B=True, clear_accum=clear)
+
+    @T.macro
+    def own(c, f, half, k, to_log2, tid):  # type: ignore[no-untyped-def]
+        """Block 2 k + half."""
+        b = (k * 2 + half) % STAGES
+        score(c, f, k * 2 + half, 0, True)
+        if SIDES == 2:
+            score(c, f, k * 2 + half, 1, False)
         if TAIL:
             T.wgmma_gemm(c.tails[b, :, :], c.Q_tail, f.S, transpose_B=True)
-
-    @T.macro
-    def own(c, f, half, k, more, to_log2, tid):  # type: ignore[no-untyped-def]
-        """From the scores of block 2 k + half to its part of the output, and if there is ``more`` to the next scores."""
-        b = (k * 2 + half) % STAGES
-        T.warpgroup_fence_operand(f.S, num_regs=HEADS // 2)
         for i, j in T.Parallel(KEYS, HEADS):
-            f.S[i, j] = T.if_then_else(c.rows[b, i] >= 0, f.S[i, j] * to_log2, -T.infinity("float32"))
+            f.row[i, j] = c.rows[b, i]
+        T.wait_wgmma(0)
+        T.warpgroup_fence_operand(f.S, num_regs=HEADS // 2)
+        over = T.alloc_local([1], "int32")
+        over[0] = 0
+        for i, j in T.Parallel(KEYS, HEADS):
+            f.S[i, j] = T.if_then_else(f.row[i, j] >= 0, f.S[i, j] * to_log2, -T.infinity("float32"))
         for i, j in T.Parallel(KEYS, HEADS):
             f.top[i, j] = T.max(f.top[i, j], f.S[i, j])
-            if f.S[i, j] > c.frames[half, j] + RISE:
-                c.flags[half, k % 2] = k  # two flags in turn: a fast thread sets the next before a slow one has read this
+            if f.S[i, j] > f.frame[i, j] + RISE:
+                over[0] = 1
+        if over[0] != 0:
+            c.flags[half, k % 2] = k  # two flags in turn: a fast thread sets the next before a slow one has read this
         T.sync_threads(2 + half, 128)
         if c.flags[half, k % 2] == k:
             move_frame(c, f, half, tid)
         for i, j in T.Parallel(KEYS, HEADS):
-            f.S[i, j] = T.exp2(f.S[i, j] - c.frames[half, j])
+            f.S[i, j] = T.exp2(f.S[i, j] - f.frame[i, j])
         T.copy(f.S, f.P)
         T.copy(f.P, c.P[half * 2 + k % 2, :, :])
         T.fence_proxy_async()
@@ -95,16 +109,15 @@ def consumers(D: int, FP8: bool, HEADS: int, STAGES: int) -> SimpleNamespace:
             f.total[i, j] += f.S[i, j]
         T.wgmma_gemm(c.K[b, :, 0:HALF], c.P[half * 2 + k % 2, :, :], f.left, transpose_A=True)
         T.wgmma_gemm(c.K[b, :, HALF:512], c.P[half * 2 + k % 2, :, :], f.right, transpose_A=True)
-        if more:
-            score(c, f, half, k + 1)
-            T.wait_wgmma(2 if TAIL else 1)
-        else:
-            T.wait_wgmma(0)
-        T.warpgroup_fence_operand(f.left, num_regs=HEADS * 2)
+        if SIDES == 2:
+            T.wait_wgmma(1)
+            T.warpgroup_fence_operand(f.left, num_regs=HEADS * 2)
+            T.barrier_arrive(c.empty[b * 2])
+        T.wait_wgmma(0)
+        if SIDES == 1:
+            T.warpgroup_fence_operand(f.left, num_regs=HEADS * 2)
         T.warpgroup_fence_operand(f.right, num_regs=HEADS * 2)
-        T.barrier_arrive(c.empty[b])
-        if more:
-            T.wait_wgmma(0)
+        T.barrier_arrive(c.empty[b * SIDES + SIDES - 1])
 
     @T.macro
     def join(c, given, kept, half):  # type: ignore[no-untyped-def]
@@ -132,6 +145,8 @@ def consumers(D: int, FP8: bool, HEADS: int, STAGES: int) -> SimpleNamespace:
         f = SimpleNamespace(
             S=T.alloc_fragment((KEYS, HEADS), "float32"),
             P=T.alloc_fragment((KEYS, HEADS), WORK),
+            row=T.alloc_fragment((KEYS, HEADS), "int32"),
+            frame=T.alloc_fragment((KEYS, HEADS), "float32"),
             total=T.alloc_fragment((KEYS, HEADS), "float32"),
             top=T.alloc_fragment((KEYS, HEADS), "float32"),
             left=T.alloc_fragment((HALF, HEADS), "float32"),
@@ -141,24 +156,14 @@ def consumers(D: int, FP8: bool, HEADS: int, STAGES: int) -> SimpleNamespace:
         T.fill(f.right, 0)
         T.fill(f.total, 0)
         T.fill(f.top, FAR)
+        T.fill(f.frame, FAR)
         if tid < HEADS:
             c.frames[half, tid] = FAR
         if tid < 2:
             c.flags[half, tid] = -1
         T.sync_threads(2 + half, 128)
-        if STAGES > 2:
-            if half < blocks:
-                score(c, f, half, 0)
-                T.wait_wgmma(0)
-                last = T.ceildiv(blocks - half, 2) - 1
-                for k in T.serial(last):
-                    own(c, f, half, k, True, to_log2, tid)
-                own(c, f, half, last, False, to_log2, tid)
-        else:  # a warpgroup's next block waits for the stage of this one
-            for k in T.serial(T.ceildiv(blocks - half, 2)):
-                score(c, f, half, k)
-                T.wait_wgmma(0)
-                own(c, f, half, k, False, to_log2, tid)
+        for k in T.serial(T.ceildiv(blocks - half, 2)):
+            own(c, f, half, k, to_log2, tid)
 
         across_lanes(f.top, c.tops, half)
         for distance in (4, 8, 16):

@@ -32,10 +32,10 @@ __device__ __forceinline__ void dsak_widen(void* low, void* high, const void* fr
 """16 e4m3 elements to float16, two to an instruction; TileLang's own cast takes them one by one."""
 
 
-def movers(D: int, FP8: bool, HEADS: int, STAGES: int, SIDES: int) -> SimpleNamespace:
+def movers(D: int, FP8: bool, HEADS: int, STAGES: int, SIDES: int, PRODUCERS: int) -> SimpleNamespace:
     """The macros ``load_queries`` and ``gather`` for rows of ``D`` elements, tiles of ``HEADS`` heads and ``STAGES`` stages of 64 keys.
 
-    With two ``SIDES`` a stage is freed and filled in two parts, columns 0..255 and the rest.
+    With two ``SIDES`` a stage is freed and filled in two parts, columns 0..255 and the rest. ``PRODUCERS`` threads gather.
     """
     KEYS, TAIL = 64, D - 512
     UNIT = 16 if FP8 else 8  # elements in 16 bytes
@@ -79,7 +79,7 @@ def movers(D: int, FP8: bool, HEADS: int, STAGES: int, SIDES: int) -> SimpleName
         T.fence_proxy_async()
         T.sync_threads(1, 256)
 
-    ROWS = 128 // ACROSS  # of a pass of a gathering warpgroup
+    ROWS = PRODUCERS // ACROSS  # of a pass of the producers
     PASSES = KEYS // ROWS
     PANELS = D // 64
     PIECES = PASSES * PANELS  # 16-byte loads of a thread for a block
@@ -125,7 +125,7 @@ def movers(D: int, FP8: bool, HEADS: int, STAGES: int, SIDES: int) -> SimpleName
 
     @T.macro
     def gather(c, kv, indices, t, start, stop, blocks, s_kv, tid):  # type: ignore[no-untyped-def]
-        """One warpgroup brings the keys of columns start..stop-1, block after block, each when its stage is free."""
+        """The producers bring the keys of columns start..stop-1, block after block, each when its stage is free."""
         row0 = tid // ACROSS
         col0 = tid % ACROSS * UNIT
         index = T.alloc_local((PASSES,), "int32")
@@ -155,7 +155,8 @@ def movers(D: int, FP8: bool, HEADS: int, STAGES: int, SIDES: int) -> SimpleName
                     for k in T.unroll(PIECES):
                         if (k < FIRST) == (side == 0):
                             widen(c, kv, index, raw, b, row0, col0, k)
-                    T.fence_proxy_async()
+                    if HEADS == 64:  # consumers have a fence of their own, and this one waits for loads in flight: slower with fewer heads
+                        T.fence_proxy_async()
                 else:
                     copy(c, kv, index, b, row0, col0, side * (8 // SIDES), 8 // SIDES)
                     if TAIL and side == SIDES - 1:

@@ -1,8 +1,8 @@
 """Sparse MLA in TileLang for SM90 on wgmma: prefill, and decode over a share of the keys, BF16 or FP8 rows, 16 to 64 heads at a time.
 
-One block of three warpgroups serves one token, one tile of heads and one split of the token's list. Keys come in blocks of 64 gathered
-rows; K and V are the same rows, V is their first 512 columns. Warpgroup 2 gathers (tile_rows.py), warpgroups 0 and 1 score and accumulate:
-with 64 heads as tile_wide.py says, with 16 or 32 as tile_narrow.py does. Every role, barrier and fence is written out.
+One block serves one token, one tile of heads and one split of the token's list. Keys come in blocks of 64 gathered rows; K and V are
+the same rows, V is their first 512 columns. Warpgroup 2, with 16 heads 3 as well, gathers (tile_rows.py), warpgroups 0 and 1 score and
+accumulate: with 64 heads as tile_wide.py says, with 16 or 32 as tile_narrow.py does. Every role, barrier and fence is written out.
 
     shared memory (KB)     Q       K, stages x 64 x 512     tails (and P)    statistics, row numbers, barriers
     64 heads, D = 576      72      2 x 64                   16               3
@@ -30,15 +30,16 @@ def sparse_mla_sm90(D: int, FP8: bool, HEADS: int) -> PrimFunc:
     KEYS, TAIL, WIDE = 64, D - 512, HEADS == 64
     UNIT = 16 if FP8 else 8  # elements in 16 bytes
     STAGES = 3 if D == 512 and HEADS == 16 else 2
-    SIDES = 2 if WIDE else 1  # parts of a stage that are freed and filled on their own
+    SIDES = 2 if WIDE or (STAGES == 2 and not FP8) else 1  # parts of a stage that are freed and filled on their own
+    PRODUCERS = 256 if HEADS == 16 else 128
     GIVEN, WORK = ("float8_e4m3fn", "float16") if FP8 else ("bfloat16", "bfloat16")
-    # 168 a thread at launch, 504 for three: the producer of FP8 rows holds a block of them in registers
-    FEW, MANY = {16: (120, 192), 32: (72, 216), 64: (88, 208)}[HEADS] if FP8 else (56, 224)
+    # 504 a lane of three warpgroups, 512 of four: producers of FP8 rows hold a block of them in registers
+    FEW, MANY = {16: (88, 168), 32: (72, 216), 64: (88, 208)}[HEADS] if FP8 or HEADS == 16 else (56, 224)
     PARTS = 1 if WIDE else 8
     s = shared._symbols()
     splits_of_a_list = T.dynamic("splits", "int32")
-    move = tile_rows.movers(D, FP8, HEADS, STAGES, SIDES)
-    compute = wide.consumers(D, FP8) if WIDE else narrow.consumers(D, FP8, HEADS, STAGES)
+    move = tile_rows.movers(D, FP8, HEADS, STAGES, SIDES, PRODUCERS)
+    compute = wide.consumers(D, FP8) if WIDE else narrow.consumers(D, FP8, HEADS, STAGES, SIDES)
 
     @T.macro
     def scale(sm_scale, q_scale, kv_scale, has_q_scale, has_kv_scale, to_log2):  # type: ignore[no-untyped-def]
@@ -108,7 +109,7 @@ def sparse_mla_sm90(D: int, FP8: bool, HEADS: int) -> PrimFunc:
         out_s1: s.out_s1,
     ):
         H, s_kv, topk, splits = s.H, s.s_kv, s.topk, splits_of_a_list
-        with T.Kernel(s.T * splits * T.ceildiv(H, HEADS), threads=384) as block:
+        with T.Kernel(s.T * splits * T.ceildiv(H, HEADS), threads=256 + PRODUCERS) as block:
             if FP8:
                 T.import_source(tile_rows.WIDEN)
             tiles = T.ceildiv(H, HEADS)
@@ -120,7 +121,8 @@ def sparse_mla_sm90(D: int, FP8: bool, HEADS: int) -> PrimFunc:
             K = T.alloc_shared((STAGES, KEYS, 512), WORK)
             rows = T.alloc_shared((STAGES, KEYS), "int32")  # -1 where there is none
             kept = T.alloc_shared((3, HEADS), "float32")  # maximum, sum, frame
-            full = T.alloc_barrier([128 if FP8 else 256] * (STAGES * SIDES))  # of each producer its stores, and with BF16 its cp.asyncs
+            # of each producer its stores, and with BF16 its cp.asyncs
+            full = T.alloc_barrier([PRODUCERS * (1 if FP8 else 2)] * (STAGES * SIDES))
             empty = T.alloc_barrier([128] * (STAGES * SIDES))
             place = T.alloc_shared((3,), "int32")  # token, first head, split: kept here, since the accumulators want the registers
             frames = T.alloc_shared((2, HEADS), "float32")
@@ -166,7 +168,7 @@ def sparse_mla_sm90(D: int, FP8: bool, HEADS: int) -> PrimFunc:
             stop = T.min(start + width, n_keys[0])
             blocks = T.ceildiv(stop - start, KEYS)
 
-            with T.ws(2):
+            with T.ws(*range(2, 2 + PRODUCERS // 128)):
                 T.set_max_nreg(FEW, 0)
                 move.gather(c, kv, indices, t, start, stop, blocks, s_kv, tx - 256)
 
