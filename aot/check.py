@@ -144,19 +144,22 @@ def blocks_per_unit(target: Target, threads: int, shared: int, resources: Resour
     return min(by_regs, by_shared, 32)
 
 
-WAITS = re.compile(r"\bACQBULK\b")
-GLOBAL = re.compile(r"\b(LDG|STG|LD|ST|LDGSTS|UBLKCP|UTMALDG|ATOM|ATOMG|RED)(\.\w+)*\s")
+WAIT = re.compile(r"^.*\bACQBULK\b", re.M)
+GLOBAL = re.compile(r"\b(LDG\w*|STG|LD|ST|UBLK\w+|UTMA\w+|ATOMG?|REDG?|REDAS|STAS|CCTL\w*|TEX|TLD\w*|SULD|SUST|SURED|SUATOM)\b")
+"""What reaches global memory, another block's shared memory, or fetches ahead."""
 
 
 def check_wait(disassembly: str) -> None:
-    """Raise ``CheckError`` where a kernel that is launched while those before it run reaches global memory before it waits for them.
+    """Raise ``CheckError`` where a kernel that is launched while those before it run reaches memory of theirs before it waits for them,
+    in the order of the text, or waits under a condition.
 
     Compilers may move loads of what they take for constant over the wait.
     """
-    waits, first = WAITS.search(disassembly), GLOBAL.search(disassembly)
-    if waits is None or (first is not None and first.start() < waits.start()):
-        found = first[0].strip() if first else "no ACQBULK"
-        raise CheckError(f"found {found} before the kernel waits for those before it; wanted it after")
+    wait, first = WAIT.search(disassembly), GLOBAL.search(disassembly)
+    if wait is None or re.search(r"@!?U?P\d\s+ACQBULK", wait[0]):
+        raise CheckError(f"found {wait[0].strip() if wait else 'no ACQBULK'}; wanted one wait that every thread comes to")
+    if first is not None and first.start() < wait.start():
+        raise CheckError(f"found {first[0]} before the kernel waits for those before it; wanted it after")
 
 
 def inspect(target: Target, built: CodeObject, kernel: Kernel) -> Resources:

@@ -336,11 +336,13 @@ def _check_candidate(op: Op, c: Candidate, expr: Callable[[str | int | float, st
         for g in x.grid:
             expr(g, f"{where}, grid")
         for a in x.kernel.args:
-            if a.type == "ptr":
-                if a.value != "workspace" and a.value not in op.tensors:
+            if a.type in ("ptr", "rows") and a.value != "workspace":
+                if a.value not in op.tensors:
                     raise fail(f"{where}: argument {a.name} points to {a.value!r}, which is no tensor of the op")
-                elif a.value != "workspace" and (a.dtype in op.tensors[a.value].dtype.split("|")) != ("|" in op.tensors[a.value].dtype):
-                    raise fail(f"{where}: argument {a.name} needs dtype exactly when {a.value} takes several ({op.tensors[a.value].dtype})")
+                dtypes = op.tensors[a.value].dtype.split("|")
+                if a.dtype not in (dtypes if len(dtypes) > 1 else [""]):
+                    raise fail(f"{where}: argument {a.name} needs dtype exactly when {a.value} takes several ({'|'.join(dtypes)})")
+            if a.type == "ptr":
                 expr(a.offset, f"{where}, offset of {a.name}")
             elif a.type == "rows":
                 t = op.tensors.get(a.value)

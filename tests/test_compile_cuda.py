@@ -34,9 +34,14 @@ def unit(folder: Path, source: str = SOURCE, **changes):
 def test_an_object_has_the_declared_abi(tmp_path):
     built = cuda.build(unit(tmp_path))
     assert built.params == ("ptr", "ptr", "i64", "i32", "f32")
-    assert (built.symbol, built.block, built.shared) == ("scale", (128, 1, 1), 1024)
+    assert (built.symbol, built.block, built.shared, built.dependent) == ("scale", (128, 1, 1), 1024, False)
     assert built.tools == {"nvrtc": "12.9", "ptxas": ptxas.tool()[1]}
     assert "0 bytes spill stores" in built.intermediates["kernel.log"]
+
+
+def test_a_kernel_that_waits_by_itself_is_dependent(tmp_path):
+    waits = SOURCE.replace("  int i = threadIdx.x;", '  asm volatile("griddepcontrol.wait;" ::: "memory");\n  int i = threadIdx.x;')
+    assert cuda.build(unit(tmp_path, waits)).dependent
 
 
 def test_bytes_do_not_depend_on_the_place(tmp_path):

@@ -65,15 +65,16 @@ def test_other_arguments_keep_their_places(runtime: Runtime, cuda: Standin) -> N
     assert [words(x["args"]) for x in cuda.launches()] == [[KV, 70], [70, KV]] * 2
 
 
-def test_a_tensor_without_rows(runtime: Runtime, cuda: Standin) -> None:
-    take(runtime, tensor("e4m3fn", [0, 512], None, 0))
+@pytest.mark.parametrize("address", [0, KV + 3])
+def test_a_tensor_without_rows(runtime: Runtime, cuda: Standin, address: int) -> None:
+    take(runtime, tensor("e4m3fn", [0, 512], None, address))
     assert cuda.calls("cuTensorMapEncodeTiled") == [encoded(16, 1, 4, 512)]
 
 
 def test_a_refusal_of_the_driver_stops_the_launch(runtime: Runtime, cuda: Standin) -> None:
     take(runtime, tensor("e4m3fn", [70, 512], None, KV))
     cuda.fail("cuTensorMapEncodeTiled", 1)
-    with refused("DRIVER", "cuTensorMapEncodeTiled"):
+    with refused("DRIVER", "take: kv: cuTensorMapEncodeTiled", "70 rows of 512 bytes, 512 apart"):
         take(runtime, tensor("e4m3fn", [70, 512], None, ELSEWHERE))
     cuda.fail("cuTensorMapEncodeTiled", 0)
     take(runtime, tensor("e4m3fn", [70, 512], None, ELSEWHERE))
@@ -84,6 +85,13 @@ def test_a_refusal_of_the_driver_stops_the_launch(runtime: Runtime, cuda: Standi
 def test_amd_has_no_tensor_maps(tmp_path: Path) -> None:
     with refused("PACK_SCHEMA", "a tensor map of kv", "an NVIDIA target"):
         Runtime([cabi.write_pack(tmp_path / "gfx950", "gfx950", [take_op()])])
+
+
+def test_rows_are_of_a_tensor_that_is_there(tmp_path: Path) -> None:
+    op = take_op()
+    op["params"][1]["optional"] = True
+    with refused("PACK_SCHEMA", "a tensor map of kv", "a required tensor"):
+        Runtime([cabi.write_pack(tmp_path / "sm90", "sm90", [op])])
 
 
 def declared(kv: Tensor, target: str) -> Op:
@@ -103,6 +111,7 @@ def test_whole_lines_are_a_guard() -> None:
         ({"shape": "N"}, "sm90", "two dimensions"),
         ({"optional": True}, "sm90", "required"),
         ({"align": 8}, "sm90", "16 bytes"),
+        ({"dtype": "bf16|f32"}, "sm90", "needs dtype"),
         ({}, "gfx950", "only CUDA"),
     ],
 )

@@ -20,8 +20,14 @@ SERIALIZED = re.compile(r".*\(C75\d\d\).*")
 """ptxas' remark that it could not overlap wgmma instructions: a kernel that was written for them is then several times slower."""
 
 _WORD = ("u64", "b64", "s64")
-CLASSES: dict[str, tuple[str, ...]] = {"ptr": _WORD, "null": _WORD, "i64": _WORD, "i32": ("u32", "b32", "s32"), "f32": ("f32", "b32")}
-CLASSES["rows"] = ("b8[128]",)
+CLASSES: dict[str, tuple[str, ...]] = {
+    "ptr": _WORD,
+    "rows": ("b8[128]",),
+    "null": _WORD,
+    "i64": _WORD,
+    "i32": ("u32", "b32", "s32"),
+    "f32": ("f32", "b32"),
+}
 """PTX types under which each argument type may appear."""
 
 

@@ -11,7 +11,7 @@ heads waste nothing. Both products take their left operand from registers and th
                           K pairs ── ldmatrix.trans ──> even, odd float16 ──> O_even^T, O_odd^T         float16 products
                           ── mbarrier free ──> the copies of the block after next
 
-FP8 products keep about 14 bits of a running sum, hence the short chains; float16 products lose nothing, and P as float16 serves every
+FP8 products keep about 14 bits of a running sum, hence the short chains; float16 products sum in float32, and P as float16 serves every
 precision level at the accuracy of 16-bit weights. Rows lie in shared memory as pairs of e4m3, since only 16-bit elements can be
 transposed on the way out: the low bytes of a tile are its even columns, the high bytes its odd ones, and both are widened in registers.
 

@@ -25,14 +25,12 @@ def in_lines(d: int, heads: int, dtype: str, teams: int) -> bool:
     return dtype == "fp8" and d == 512 and (heads == 8 or teams > 1)
 
 
-def shared_bytes(d: int, heads: int, stages: int, dtype: str, split: bool, teams: int = 1) -> int:
+def shared_bytes(d: int, heads: int, stages: int, dtype: str, teams: int = 1) -> int:
     """The kernel's shared-memory plan; its source asserts the same sum."""
     size, lines = shared.SIZES[dtype], in_lines(d, heads, dtype, teams)
     stage, pieces = (8 * (8 * d + (128 if lines else 16)), 1) if dtype == "fp8" else (KEYS * d * size, PRODUCER_WARPS)
     overlaps = dtype == "bf16" and stages >= 3
     query, probability, frames = heads * d * size, KEYS * 2 * heads * (1 + overlaps), 5 * heads * 4
-    if lines and not split and probability <= stages * 8 * 128:
-        probability = 0  # in the stages' spare lines
     statistics = 32 * heads if teams > 1 else 0
     return stages * stage + query + teams * (probability + frames + statistics + 8) + (16 + 8 * pieces) * stages + 8
 
@@ -42,7 +40,7 @@ def stages(d: int, heads: int, dtype: str, split: bool) -> int:
     two otherwise, so that more blocks of threads fit. BF16: as many as one block of threads has room for.
     """
     if dtype == "bf16":
-        return 3 if shared_bytes(d, heads, 3, dtype, split) <= SHARED else 2
+        return 3 if shared_bytes(d, heads, 3, dtype) <= SHARED else 2
     return 3 if split and d == 512 and heads <= 16 else 2
 
 
@@ -73,6 +71,6 @@ def kernel(
             **({"DSAK_TEAMS": teams} if teams > 1 else {}),
             **({"DSAK_LINES": 1} if lines else {}),
         },
-        options={"threads": THREADS + 128 * (teams - 1), "shared": shared_bytes(d, heads, stages, dtype, split, teams)},
+        options={"threads": THREADS + 128 * (teams - 1), "shared": shared_bytes(d, heads, stages, dtype, teams)},
         promises=(r"HGMMA\.64x\d+x16\.F32\.BF16", r"LDGSTS") if bf16 else (r"QGMMA", r"UTMALDG" if lines else r"UBLKCP"),
     )

@@ -63,6 +63,9 @@ PLACES = (
 """Row widths and places of the queries' rope part: name, rope or none, tensor that holds it, guard. The two places share an object."""
 
 
+GLUON = (r"QGMMA\.64x16x32\.F32\.E4M3", r"HGMMA\.64x16x16\.F32", r"LDSM\.16\.MT88\.4")
+"""What the loop of include/dsak_rows_sm90.py becomes: both products, and values that are transposed on the way out of shared memory."""
+
 SIZES = {"fp8": 1, "bf16": 2}
 """Bytes of an element."""
 

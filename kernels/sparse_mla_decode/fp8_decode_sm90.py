@@ -1,6 +1,6 @@
 """Split decode over FP8 rows on SM90: one program serves BLOCK_H heads of one token and one of its splits.
 
-The loop is the one of include/dsak_rows_sm90.py; splits and stores are those of decode.py.
+The loop and the stores of values are those of include/dsak_rows_sm90.py, splits and their statistics those of partials.py.
 """
 
 from dsak_rows_sm90 import HEADS, P_BITS, attend, store_values

@@ -2,8 +2,7 @@
 // cluster of CTAs. One launch: partial results meet in the CTAs' shared memory (dsak/low_head/combine.cuh). A cluster of one is
 // served too.
 //
-// Measured on an H200 (s_kv = 65536, 16 heads, 512, 2112 keys, T = 1, 8, 64, 256): FP8 6.9, 9.9, 22.1, 55.9 us; BF16 8.2, 12.9,
-// 31.8, 96.6 us.
+// Measured on an H200 by benchmarks/rates.py --only low: docs/tuning/low_head.md.
 #include "dsak/low_head/kernel.cuh"
 
 using namespace dsak;

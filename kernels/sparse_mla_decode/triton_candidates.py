@@ -57,10 +57,8 @@ ONE = dict.fromkeys(LEVELS, "one")
 TERMS = {"fast": "one", "exact": "one", "high": "two"}
 AMD = {"num_warps": 2, "num_stages": 1, "waves_per_eu": 2}
 SM90 = {"num_warps": 4, "num_stages": 1}
-GLUON = (r"QGMMA\.64x16x32\.F32\.E4M3", r"HGMMA\.64x16x16\.F32", r"LDSM\.16\.MT88\.4")
-"""What the loop of include/dsak_rows_sm90.py becomes: both products, and values that are transposed on the way out of shared memory."""
 TILES = {
-    ("sm90", "fp8"): Tile("fp8_decode_sm90", 64, 8, {"num_warps": 4, "maxnreg": 128}, GLUON, ANY, few=8, alone=6),
+    ("sm90", "fp8"): Tile("fp8_decode_sm90", 64, 8, {"num_warps": 4, "maxnreg": 128}, shared.GLUON, ANY, few=8, alone=6),
     ("sm90", "bf16"): Tile("decode", 32, 8, SM90, (r"HMMA\.16816\.F32\.BF16",), ONE, xcds=1),
     ("gfx942", "fp8"): Tile("decode", 32, 8, {**AMD, "kpack": 2}, ("v_mfma_f32_16x16x32_fp8_fp8",), TERMS, narrow={"num_warps": 4}),
     ("gfx942", "bf16"): Tile("decode", 16, 8, {**AMD, "num_warps": 4}, ("v_mfma_f32_16x16x16_bf16",), ONE),

@@ -33,11 +33,9 @@ class Tile:
 
 ONE_FOR_ALL = dict.fromkeys(("fast", "exact", "high"), "")
 AMD = {"num_warps": 2, "num_stages": 1, "waves_per_eu": 2}
-GLUON = (r"QGMMA\.64x16x32\.F32\.E4M3", r"HGMMA\.64x16x16\.F32", r"LDSM\.16\.MT88\.4")
-"""What the loop of include/dsak_rows_sm90.py becomes: both products, and values that are transposed on the way out of shared memory."""
 TILES = {
     # On sm90 the CUDA kernels serve every call; this one is their runner-up, for aot.tune to time.
-    "sm90": Tile("fp8_prefill_sm90", 16, 64, {"num_warps": 4, "maxnreg": 128}, GLUON, ONE_FOR_ALL),
+    "sm90": Tile("fp8_prefill_sm90", 16, 64, {"num_warps": 4, "maxnreg": 128}, shared.GLUON, ONE_FOR_ALL),
     "gfx942": Tile("prefill", 16, 32, {**AMD, "kpack": 2}, (r"v_mfma_f32_16x16x32_fp8_fp8",), narrow={"num_warps": 4}),
     "gfx950": Tile("prefill", 16, 32, AMD, (r"v_mfma_f32_16x16x128_f8f6f4", r"v_mfma_f32_16x16x32_fp8_fp8")),
 }

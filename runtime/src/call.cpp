@@ -149,8 +149,7 @@ uint64_t scalar_word(const Plan& plan, const ArgPlan& a, const int64_t* slots, c
 
 // Rows of a tensor that has two dimensions, without its address.
 RowsView view_of(const Plan& plan, int tensor, const int64_t* slots) {
-  const ParamPlan& p =
-      *std::find_if(plan.params.begin(), plan.params.end(), [&](const ParamPlan& x) { return x.tensor && x.index == tensor; });
+  const ParamPlan& p = *plan.tensor(tensor);
   const auto dtype = std::find_if(p.dtypes.begin(), p.dtypes.end(),
                                   [&](const ParamPlan::Allowed& a) { return a.name == slots[p.slot + kDType]; });
   const uint64_t element = dtype->type.bits / 8;

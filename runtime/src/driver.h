@@ -66,7 +66,8 @@ class Driver {
   // Throw what went wrong when enter, launch or encode returned `code`; `symbol` is the kernel, if there is one.
   [[noreturn]] virtual void enter_failed(int code) = 0;
   [[noreturn]] virtual void launch_failed(int code, const LaunchConfig& config, const std::string& symbol) = 0;
-  [[noreturn]] virtual void encode_failed(int code) = 0;
+  // `who` asked for the map.
+  [[noreturn]] virtual void encode_failed(int code, const std::string& who, const RowsView& rows) = 0;
 };
 
 // Throws Error (DSAK_ERR_DRIVER) when the library is not there or does not start.

@@ -179,7 +179,12 @@ class CudaDriver final : public Driver {
   [[noreturn]] void launch_failed(int code, const LaunchConfig& c, const std::string& symbol) override {
     refuse(code, is_extended(c) ? "cuLaunchKernelEx" : "cuLaunchKernel", symbol);
   }
-  [[noreturn]] void encode_failed(int code) override { refuse(code, "cuTensorMapEncodeTiled", {}); }
+  [[noreturn]] void encode_failed(int code, const std::string& who, const RowsView& rows) override {
+    refuse(
+        code,
+        cat(who, "cuTensorMapEncodeTiled for ", rows.count, " rows of ", rows.bytes, " bytes, ", rows.stride, " apart").c_str(),
+        {});
+  }
 
  private:
   // Loading is legal while this thread captures a stream in the strict mode only when relaxed.

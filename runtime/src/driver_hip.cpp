@@ -117,7 +117,9 @@ class HipDriver final : public Driver {
   [[noreturn]] void launch_failed(int code, const LaunchConfig&, const std::string& symbol) override {
     refuse(code, "hipModuleLaunchKernel", symbol);
   }
-  [[noreturn]] void encode_failed(int code) override { refuse(code, "a tensor map", {}); }
+  [[noreturn]] void encode_failed(int code, const std::string& who, const RowsView&) override {
+    refuse(code, (who + "a tensor map").c_str(), {});
+  }
 
  private:
   // Another part of the process, torch for one, may carry its own copy; two copies do not know each other's memory.

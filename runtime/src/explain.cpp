@@ -38,7 +38,7 @@ std::string launches_text(const Plan& plan, const int64_t* slots, const Candidat
     const bool runs = next < r.launches.size() && r.launches[next].plan == &l;
     out += runs ? cat("grid ", three(r.launches[next++].grid)) : std::string("empty grid, skipped");
     out += cat(", block ", three(k.decl->block), ", cluster ", three(l.cluster), ", dynamic shared memory ", k.decl->shared,
-               " bytes", k.decl->dependent ? ", launched before the kernel before it ends" : "", "\n      object ",
+               " bytes", k.decl->dependent ? ", may start before the kernel before it ends" : "", "\n      object ",
                k.object->sha256.substr(0, 12), " (", k.object->kernel, "), resources ", k.object->resources);
   }
   return out;

@@ -98,15 +98,17 @@ void check_workspace(const Plan& plan, const Resolution& r, void* workspace) {
 }
 
 // Tensor maps of the call's tensors.
-void encode(Driver& driver, Resolution& r, const uintptr_t* bases) {
+void encode(const Plan& plan, Driver& driver, Resolution& r, const uintptr_t* bases) {
   for (Resolution::Map& m : r.maps) {
-    // An empty tensor has no address; any aligned one does, for nobody asks for a row of it.
-    const uintptr_t address = bases[m.tensor] != 0 ? bases[m.tensor] : 16;
+    // The address of an empty tensor was not looked at; any aligned one does, for nobody asks for a row of it.
+    const uintptr_t base = bases[m.tensor], address = base != 0 && base % 16 == 0 ? base : 16;
     if (m.encoded && m.rows.address == address) continue;
     m.rows.address = address;
     const int code = driver.encode(m.rows, m.opaque);
     m.encoded = code == 0;
-    if (code != 0) driver.encode_failed(code);
+    if (code == 0) continue;
+    const ParamPlan& p = *plan.tensor(m.tensor);
+    driver.encode_failed(code, cat(plan.op->name, ": ", p.name, ": "), m.rows);
   }
 }
 
@@ -115,7 +117,7 @@ void submit(Bound& bound, Resolution& r, const uintptr_t* bases, void* stream) {
   const Entered entered(bound.device);
   Driver& driver = bound.device.driver();
   if (entered.code() != 0) driver.enter_failed(entered.code());
-  encode(driver, r, bases);
+  encode(*bound.served.plan, driver, r, bases);
   for (const Resolution::Launch& l : r.launches) {
     const KernelDecl& d = *l.plan->kernel->decl;
     const uint32_t (&cluster)[3] = l.plan->cluster;

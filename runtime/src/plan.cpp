@@ -177,19 +177,15 @@ class Builder {
     } else if (a.type == "rows") {
       out.kind = ArgPlan::kRows;
       out.tensor = tensor(a.value);
-      if (rows_of(out.tensor).rank != 2 || plan_.target->vendor != Vendor::kNvidia)
+      const ParamPlan& p = *plan_.tensor(out.tensor);
+      if (p.rank != 2 || p.optional || plan_.target->vendor != Vendor::kNvidia)
         fail(DSAK_ERR_PACK_SCHEMA, "found argument ", a.name, ", a tensor map of ", a.value,
-             ", wanted a tensor of two dimensions and an NVIDIA target");
+             ", wanted a required tensor of two dimensions and an NVIDIA target");
     } else if (a.type != "null") {
       out.kind = a.type == "i32" ? ArgPlan::kI32 : a.type == "i64" ? ArgPlan::kI64 : ArgPlan::kF32;
       out.value = expr(a.value);
     }
     return out;
-  }
-
-  const ParamPlan& rows_of(int tensor) const {
-    return *std::find_if(plan_.params.begin(), plan_.params.end(),
-                         [&](const ParamPlan& p) { return p.tensor && p.index == tensor; });
   }
 
   int tensor(const std::string& name) const {
@@ -206,6 +202,11 @@ class Builder {
 };
 
 }  // namespace
+
+const ParamPlan* Plan::tensor(int index) const {
+  const auto it = std::find_if(params.begin(), params.end(), [&](const ParamPlan& p) { return p.tensor && p.index == index; });
+  return it != params.end() ? &*it : nullptr;
+}
 
 Plan::Plan(const Manifest& manifest, const OpDecl& decl, const std::string& where) : op(&decl), target(&manifest.target) {
   params.reserve(decl.params.size());  // symbols point into it

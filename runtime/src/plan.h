@@ -116,6 +116,9 @@ struct Plan {
   int num_tensors = 0, num_functions = 0;
   size_t max_words = 0, max_maps = 0, max_launches = 0;
 
+  // The parameter that is tensor number `index`.
+  const ParamPlan* tensor(int index) const;
+
   // Throws Error (DSAK_ERR_PACK_SCHEMA); `where` names the manifest. The manifest must outlive the plan.
   Plan(const Manifest& manifest, const OpDecl& op, const std::string& where);
   Plan(const Plan&) = delete;

@@ -1,8 +1,8 @@
 // Programmatic dependent launch: blocks may come to the SMs while the kernel before on the stream still runs, so that what it
 // costs to launch them hides behind its end.
 //
-// A kernel that calls `wait` is launched so: the build reads it off the PTX. Every thread must call it before the first access to
-// global memory, a write included: until then the kernels before may not be done with it.
+// A kernel that calls `wait` is launched so: the build reads it off the PTX. Every thread must call it before the first access
+// to global memory, a write included: until then the kernels before may not be done with it.
 #pragma once
 
 namespace dsak::dependent_launch {

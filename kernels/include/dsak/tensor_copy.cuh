@@ -15,7 +15,8 @@ struct alignas(64) Map {
 // Row `index`, or zeros where there is none. The bytes are counted on `barrier` either way.
 __device__ __forceinline__ void copy_row(u32 destination, const Map* map, i32 index, u32 barrier, u64 policy) {
   asm volatile(
-      "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1, {%2, %2, %3}], "
+      "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1, {%2, %2, "
+      "%3}], "
       "[%4], %5;" ::"r"(destination),
       "l"(map), "r"(0), "r"(index), "r"(barrier), "l"(policy)
       : "memory");

@@ -27,7 +27,8 @@ __device__ __forceinline__ bool is_row(const Arguments& args, i32 index) {
 
 // The address of a row. A row stride is below 2^31 elements; the product is 64 bits wide.
 __device__ __forceinline__ const u8* row_address(const Arguments& args, i32 index) {
-  return static_cast<const u8*>(args.kv) + static_cast<u64>(static_cast<u32>(index)) * (static_cast<u32>(args.kv_stride) * kElement);
+  return static_cast<const u8*>(args.kv) +
+         static_cast<u64>(static_cast<u32>(index)) * (static_cast<u32>(args.kv_stride) * kElement);
 }
 
 // The index in column `row` of a block, in all lanes.

@@ -7,19 +7,20 @@
 // SM to itself, overlap with each other. BF16 rows: blocks.cuh.
 //
 // Shared memory (bytes)      512: 8 / 16 / 32 heads           576: 8 / 16 / 32 heads
-//   FP8 stages, 32,896 or 36,992  2 (split: 3, 3, 2)              2
+//   FP8 stages, 32,896 or 36,992  2 (split: 3, 3, 2)              2           (in lines 33,792: 8 heads, and two teams at 512)
 //   Q                             4,096 /  8,192 / 16,384         4,608 /  9,216 / 18,432
 //   P                             1,024 /  2,048 /  4,096         as at 512
 //   frames, bits, barriers          224 /    384 /    704         as at 512
-//   in all, two stages           71,136 / 76,416 / 86,976        79,840 / 85,632 / 97,216
+//   in all, two stages           72,928 / 76,416 / 86,976        79,840 / 85,632 / 97,216
 //   CTAs on an SM                     3 /      3 /      2             2 /      2 /      2
 // Two teams: six stages (576: four), P and frames twice; one CTA on an SM. BF16: stages of 65,536 (three; two at 32 heads) or
 // 73,728 (two), Q twice as large, P as large or, where blocks overlap, twice; one CTA on an SM. Registers: FP8 136 consumer and
 // 24 producer with three CTAs, 216 and 40 with two (two fewer usable); with one CTA all threads have as many as they need, up
 // to 168 with two teams. No spills.
 //
-// Measured on an H200 by benchmarks/rates.py: docs/tuning/low_head.md, which also says what was tried. With FP8 rows shared
-// memory is the limit: of about 1,165 clk for a block, it moves bytes in 1,044.
+// Measured on an H200 by benchmarks/rates.py: docs/tuning/low_head.md, which also says what was tried. With FP8 rows the
+// limit is loading operands: at 16 heads ldmatrix and the products, which do not overlap, take 854 clk of about 1,250 for a
+// block.
 #pragma once
 
 #include "dsak/dependent_launch.cuh"

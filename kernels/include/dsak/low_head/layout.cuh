@@ -122,7 +122,7 @@ namespace plan {
 // FP8 rows of a stage: row r at (r & 7) * kRowGroup + (r >> 3) * kWidth. A row is one piece, so that one copy brings it, and
 // any eight consecutive rows start in the eight different 16-byte bank groups, so that ldmatrix has no conflicts. In lines,
 // which are aligned, it is the swizzle that makes the difference: eight consecutive rows start in lines of all numbers
-// modulo 8. The bytes between the groups of rows are then spare lines.
+// modulo 8.
 constexpr u32 kRowGroup = 8 * kWidth + (kLines ? 128 : 16);
 __device__ __forceinline__ constexpr u32 row(u32 r) { return (r & 7) * kRowGroup + (r >> 3) * kWidth; }
 // BF16 rows of a stage: tiles of 64 columns, rows of 128 bytes with wgmma's 128-byte swizzle.
@@ -135,28 +135,22 @@ constexpr u32 kPieces = kBf16 ? kProducerWarps : 1;
 // Core matrices (8 heads x 16 bytes) of Q: 16-byte column c, head group n at (c * kHeadGroups + n) * 128.
 constexpr u32 kCore = 128;
 constexpr u32 kQueryBytes = kHeads * kWidth;
-// Core matrices of P: matrix i of 16 keys w at (w * kProbabilityCores + i) * kProbabilityCore.
+// Core matrices of P: matrix i of 16 keys w at (w * kProbabilityCores + i) * 128.
 constexpr u32 kProbabilityBytes = kKeys * 8 * kProbabilityCores;
 constexpr u32 kProbabilities = kOverlap ? 2 : 1;
 
 constexpr u32 kRows = 0;
 constexpr u32 kQuery = kRows + kStages * kStage;
-// One line holds one core matrix of P: spare lines save the room, for three CTAs on an SM. Not where partial results come to
-// lie over the stages.
-constexpr bool kSpare = kLines && !kSplit && kProbabilityBytes <= kStages * 8 * 128;
-constexpr u32 kProbabilityCore = kSpare ? kRowGroup : kCore;  // from one core matrix of P to the next
-constexpr u32 kAfterQuery = kQuery + kQueryBytes;
-constexpr u32 kProbability = kSpare ? kRows + 8 * kWidth : kAfterQuery;
-// 4 warps x kHeads floats: running maxima
-constexpr u32 kFrameMax = kAfterQuery + (kSpare ? 0 : kProbabilities * kProbabilityBytes);
+constexpr u32 kProbability = kQuery + kQueryBytes;
+constexpr u32 kFrameMax = kProbability + kProbabilities * kProbabilityBytes;  // 4 warps x kHeads floats: running maxima
 constexpr u32 kFrame = kFrameMax + 16 * kHeads;                               // kHeads floats
 // The second team's P and frames lie behind the first's, and so do both teams' statistics; one team's statistics lie over Q,
 // which nobody reads when they are made.
 constexpr u32 kOwnStatistics = kFrame + 4 * kHeads;
-constexpr u32 kTeamBytes = kOwnStatistics + (kTeams > 1 ? 4 * 2 * kHeads * 4 : 0) - kAfterQuery;
+constexpr u32 kTeamBytes = kOwnStatistics + (kTeams > 1 ? 4 * 2 * kHeads * 4 : 0) - kProbability;
 constexpr u32 kStatistics = kTeams > 1 ? kOwnStatistics : kQuery;
 static_assert(4 * 2 * kHeads * 4 <= kQueryBytes, "statistics fit over Q");
-constexpr u32 kValid = kAfterQuery + kTeams * kTeamBytes;  // per stage: 64 validity bits
+constexpr u32 kValid = kProbability + kTeams * kTeamBytes;  // per stage: 64 validity bits
 constexpr u32 kFull = kValid + 8 * kStages;                 // barriers from here on
 constexpr u32 kEmpty = kFull + 8 * kStages;
 constexpr u32 kProbabilityEmpty = kEmpty + 8 * kStages * kPieces;

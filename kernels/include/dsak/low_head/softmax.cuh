@@ -125,13 +125,13 @@ __device__ __forceinline__ void store_probabilities(float (&sums)[kOwn], const S
     pack_probabilities(words, n, e);
   }
   constexpr u32 kPack = kProbabilityCores < 4 ? kProbabilityCores : 4;
-  const u32 address = p + (warp * kProbabilityCores + ((lane >> 3) & (kPack - 1))) * plan::kProbabilityCore + (lane & 7) * 16;
+  const u32 address = p + warp * kProbabilityCores * plan::kCore + (lane & (8 * kPack - 1)) * 16;
 #pragma unroll
   for (u32 first = 0; first < kProbabilityCores; first += kPack) {
     u32 pack[kPack];
 #pragma unroll
     for (u32 i = 0; i < kPack; ++i) pack[i] = words[first + i];
-    stmatrix_trans(pack, address + first * plan::kProbabilityCore);
+    stmatrix_trans(pack, address + first * plan::kCore);
   }
   shared::fence_async_proxy();  // wgmma reads it
 }

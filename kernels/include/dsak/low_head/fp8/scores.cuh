@@ -10,7 +10,9 @@
 namespace dsak::low_head {
 
 // Where this lane's loads of K start: its key of the warp's sixteen, its half of 32 columns.
-__device__ __forceinline__ LaneRow key_row(u32 warp, u32 lane) { return LaneRow::of(16 * warp + (lane & 15), (lane >> 4) * 16); }
+__device__ __forceinline__ LaneRow key_row(u32 warp, u32 lane) {
+  return LaneRow::of(16 * warp + (lane & 15), (lane >> 4) * 16);
+}
 
 // Ends a chain: its sum goes to `s`.
 __device__ __forceinline__ void fold(Scores& s, Scores& chain) {

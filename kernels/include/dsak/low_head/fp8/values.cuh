@@ -13,8 +13,8 @@
 #include "dsak/descriptor.cuh"
 #include "dsak/global_memory.cuh"
 #include "dsak/ldmatrix.cuh"
-#include "dsak/low_head/lanes.cuh"
 #include "dsak/low_head/fp8/lane_row.cuh"
+#include "dsak/low_head/lanes.cuh"
 #include "dsak/low_head/layout.cuh"
 #include "dsak/wgmma_narrow.cuh"
 
@@ -60,7 +60,7 @@ __device__ __forceinline__ void arrange_values(ValueFragment& v) {
 }
 
 __device__ __forceinline__ void issue_chunk(Partial& partial, const ValueFragment& v, u64 p) {
-  constexpr u32 kStep = 2 * kProbabilityCores * plan::kProbabilityCore, kSecondTerm = kHeadGroups * plan::kProbabilityCore;
+  constexpr u32 kStep = 2 * kProbabilityCores * plan::kCore, kSecondTerm = kHeadGroups * plan::kCore;
   wgmma::multiply_narrow<false>(partial, v[0], p);
   wgmma::multiply_narrow<true>(partial, v[1], descriptor::advance(p, kStep));
   if constexpr (!kJoinTerms) {
@@ -84,8 +84,9 @@ __device__ __forceinline__ void promote(float (&total)[kHeads / 2], Partial& par
 // `values` is value_row in the stage, `p` the address of P; the first fragments are loaded already. `read(0)` runs once
 // nothing is left to read from the stage.
 template <class Read>
-__device__ __forceinline__ void multiply_values(Output& total, ValueFragments& v, const LaneRow& values, u32 p, const Read& read) {
-  const u64 weights = descriptor::cores(p, kProbabilityCores * plan::kProbabilityCore, plan::kProbabilityCore);
+__device__ __forceinline__ void multiply_values(Output& total, ValueFragments& v, const LaneRow& values, u32 p,
+                                                const Read& read) {
+  const u64 weights = descriptor::cores(p, kProbabilityCores * plan::kCore, plan::kCore);
   Partial partial[kTemporaries];
 #pragma unroll
   for (u32 i = 0; i < kTemporaries; ++i) wgmma::claim_all(partial[i]);
