@@ -1,8 +1,7 @@
 // Sparse-MLA prefill for SM90 and few heads, FP8 or BF16 queries and rows: out = softmax(c Q K[idx]^T) V[idx], V = the first
 // 512 columns of K's rows. One CTA per token and tile of 8, 16 or 32 heads. The kernel itself: dsak/low_head.
 //
-// Measured on an H200 (T = 4096, s_kv = 32768; 8, 16 and 32 heads, 512, 2176 keys): FP8 622, 725 and 1104 us, BF16 1282, 1425
-// and 1830 us. What was tried: docs/tuning/low_head.md.
+// Measured on an H200 by benchmarks/rates.py --only low: docs/tuning/low_head.md.
 #include "dsak/low_head/kernel.cuh"
 
 using namespace dsak;
