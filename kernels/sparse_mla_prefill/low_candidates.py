@@ -1,8 +1,10 @@
 """The CUDA kernels for few heads on SM90: FP8 or BF16 queries and rows. One block of threads per token and tile of heads.
 
-FP8 serves any head count: from 33 on a token is several tiles, and multiples of 64 have a kernel of their own before this. BF16
-serves up to 32 heads; beyond that the TileLang kernel of 64-head tiles is faster, but where a scale is given, which it does not apply.
+Any head count: from 33 on a token is several tiles. In FP8 multiples of 64 have a kernel of their own before this. In BF16 the TileLang
+kernels are faster from 9 heads on (op.py) and leave calls with scales to these.
 """
+
+from collections.abc import Iterable
 
 from aot.registry import sibling
 from aot.spec import Candidate, Launch
@@ -10,17 +12,14 @@ from aot.spec import Candidate, Launch
 low_head = sibling(__file__, "../include/low_head")
 shared = sibling(__file__, "../include/sparse_mla")
 
-HEADS = {
-    "fp8": {8: "H <= 8", 16: "H > 8 and H <= 16", 32: "H > 16"},
-    "bf16": {8: "H <= 8", 16: "H > 8 and H <= 16", 32: "H > 16 and (H <= 32 or has(q_scale) or has(kv_scale))"},
-}
+HEADS = {8: "H <= 8", 16: "H > 8 and H <= 16", 32: "H > 16"}
 """Which head counts a tile serves."""
 
 
-def candidates(dtype: str) -> tuple[Candidate, ...]:
+def candidates(dtype: str, tiles: Iterable[int] = tuple(HEADS)) -> tuple[Candidate, ...]:
     prefix = {"fp8": "low", "bf16": "low_bf16"}[dtype]
     found: list[Candidate] = []
-    for tile, heads in HEADS[dtype].items():
+    for tile in tiles:
         for place, rope, q_rope, where in shared.PLACES:
             made = low_head.kernel(
                 "low_prefill.cu",
@@ -32,5 +31,5 @@ def candidates(dtype: str) -> tuple[Candidate, ...]:
                 stages=low_head.stages(576 if rope else 512, tile, dtype, split=False),
             )
             launch = Launch(made, ("T", f"cdiv(H, {tile})", 1))
-            found.append(Candidate(f"{prefix}_{place}_h{tile}", ("sm90",), f"{where} and {heads}", (launch,)))
+            found.append(Candidate(f"{prefix}_{place}_h{tile}", ("sm90",), f"{where} and {HEADS[tile]}", (launch,)))
     return tuple(found)

@@ -20,13 +20,14 @@ OP = Op(
     candidates=(
         *sibling(__file__, "../include/q8").candidates(),
         *low.candidates("fp8"),
-        *low.candidates("bf16"),
+        *low.candidates("bf16", (8,)),
+        *tile.candidates("bf16"),
+        *low.candidates("bf16", (16, 32)),
         *tile.candidates("fp8"),
         # By docs/tuning/tile_gfx.md: one reading of a row for 64 heads is worth more than anything else; at 16 heads both kernels wait
         # for memory, and Triton's holds more waves.
         *tile_gfx.candidates(64),
         *fp8.candidates(),
-        *tile.candidates("bf16"),
         *bf16.candidates(),
         *tile_gfx.candidates(16),
     ),
