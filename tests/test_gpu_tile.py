@@ -152,6 +152,51 @@ def test_repeats_are_equal(tile, T, H, dtype):
     case.check(rel=5e-3, lse_tol=1e-3, elements=False)
 
 
+prefill = pytest.mark.parametrize("tile", ["sparse_mla_prefill"], indirect=True)
+UNITS = torch.cuda.get_device_properties(0).multi_processor_count
+
+
+@prefill
+@kinds
+@pytest.mark.parametrize(
+    ("H", "T", "rounds"),
+    [
+        (16, UNITS + 1, True),
+        (16, UNITS + UNITS // 2, True),
+        (16, UNITS + UNITS // 2 + 1, False),
+        (16, UNITS, False),
+        (5, UNITS - 1, False),
+        (32, 2 * UNITS + 4, True),
+        (64, UNITS + 7, True),
+        (100, UNITS // 2 + 5, True),
+        (128, 2 * (UNITS // 2) + 1, True),
+    ],
+)
+def test_the_last_round(tile, H, T, rounds, D, rope, dtype):
+    """In FP8, tokens beyond whole rounds of the units are cut into splits and put together; lengths leave some splits empty."""
+    case = tile(T=T, H=H, D=D, rope=rope, dtype=dtype, topk=1100, holes=0.2)
+    case.sink = torch.linspace(-3, 3, H, device="cuda")
+    case.length = torch.tensor([1100, 70, 0, 999], dtype=torch.int32, device="cuda").repeat(T // 4 + 1)[:T].flip(0).contiguous()
+    if dtype == FP8:
+        case.q_scale, case.kv_scale = torch.tensor([0.5], device="cuda"), torch.tensor([1.7], device="cuda")
+    chosen = [x for x in case.ops.explain(case.op, **case.inputs()).splitlines() if ": chosen" in x]
+    assert [("_rounds" in x) for x in chosen] == [rounds and dtype == FP8]
+    check(case)
+    before = case.out.clone(), case.lse.clone()
+    case.out.fill_(math.nan)
+    case.launch()
+    assert torch.equal(case.out, before[0]) and torch.equal(case.lse, before[1])
+
+
+@prefill
+def test_the_last_round_far_away(tile):
+    T = 500 * UNITS + 3
+    case = tile(T=T, H=64, D=512, dtype=FP8, topk=1024, pad=0).run()
+    for name in ("q", "indices", "out", "max_logits", "lse"):
+        setattr(case, name, getattr(case, name)[-5:])
+    case.check(rel=5e-3, lse_tol=1e-3, elements=False)
+
+
 @dtypes
 def test_beyond_four_gigabytes(tile, dtype):
     rows = 2**32 // (576 * dtype.itemsize) + 4096

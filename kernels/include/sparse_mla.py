@@ -70,6 +70,11 @@ SIZES = {"fp8": 1, "bf16": 2}
 """Bytes of an element."""
 
 
+def behind(first: str, bytes_of_a_token: str) -> str:
+    """The offset of token ``first`` in a tensor, for a launch that serves the tokens from there on."""
+    return "0" if first == "0" else f"{first} * {bytes_of_a_token}"
+
+
 def cuda_pointers(q_rope: str, dtype: str = "fp8") -> tuple[Arg, ...]:
     """The tensors as every CUDA kernel of these ops takes them, rows of ``dtype``; the queries' rope part is in tensor ``q_rope``."""
     return (

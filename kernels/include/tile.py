@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from aot.registry import sibling
-from aot.spec import Arg, Kernel, f32, i32, i64, null, ptr
+from aot.spec import Arg, Kernel, f32, i32, i64, ptr
 
 shared = sibling(__file__, "sparse_mla")
 
@@ -45,30 +45,37 @@ def forms(dtype: str) -> Iterator[Form]:
             yield Form(dtype, place, 576 if rope else 512, q_rope, heads, f"{where} and {calls}{UNSCALED[dtype]}")
 
 
-def arguments(form: Form, splits: str, statistics: str) -> tuple[Arg, ...]:
+def arguments(form: Form, splits: str, statistics: str, tokens: str, first: str) -> tuple[Arg, ...]:
     """In TileLang's order: pointers by name, then scalars by name. Strides of 16-byte aligned rows count 16 bytes.
 
-    ``splits`` is an expression; ``statistics`` the offset of the partial statistics in the workspace, "" where there is none.
+    ``splits`` is an expression; ``statistics`` the offset of the partial statistics in the workspace, which nobody reaches with one split.
+    The launch serves ``tokens`` from token ``first`` on.
     """
+
+    def of(name: str, bytes_of_a_token: str) -> Arg:
+        return ptr(name, offset=shared.behind(first, bytes_of_a_token))
+
     size = {"fp8": 1, "bf16": 2}[form.dtype]
     unit = 16 // size
     fp8, tail = form.dtype == "fp8", form.d == 576
-    rope_tensor = form.q_rope == "q_rope"
+    q_tail = f"{0 if form.q_rope == 'q_rope' else 512 * size} + {shared.behind(first, f'{form.q_rope}.s0 * {size}')}"
     pointers = [
-        *map(ptr, ("attn_sink", "indices", "lse", "max_logits", "out", "topk_length")),
-        ptr("q", dtype=form.dtype),
+        ptr("attn_sink"),
+        of("indices", "indices.s0 * 4"),
+        of("lse", "H * 4"),
+        of("max_logits", "H * 4"),
+        of("out", "out.s0 * 2"),
+        of("topk_length", "4"),
+        ptr("q", offset=shared.behind(first, f"q.s0 * {size}"), dtype=form.dtype),
         ptr("kv", dtype=form.dtype),
         *((ptr("q_scale"), ptr("kv_scale")) if fp8 else ()),
-        *((ptr("q_tail", of=form.q_rope, offset=0 if rope_tensor else 512 * size, dtype=form.dtype),) if tail else ()),
-        *(
-            (ptr("partial", of="workspace"), ptr("partial_statistics", of="workspace", offset=statistics))
-            if statistics
-            else (null("partial"), null("partial_statistics"))
-        ),
+        *((ptr("q_tail", of=form.q_rope, offset=q_tail, dtype=form.dtype),) if tail else ()),
+        ptr("partial", of="workspace"),
+        ptr("partial_statistics", of="workspace", offset=statistics),
     ]
     scalars = [
         i32("H"),
-        i32("T"),
+        i32("T", tokens),
         i32("has_length", "has(topk_length)"),
         i32("has_lse", "has(lse)"),
         i32("has_max_logits", "has(max_logits)"),
@@ -89,13 +96,13 @@ def arguments(form: Form, splits: str, statistics: str) -> tuple[Arg, ...]:
     return tuple(sorted(pointers, key=lambda a: a.name) + sorted(scalars, key=lambda a: a.name))
 
 
-def kernel(source: str, form: Form, splits: str = "1", statistics: str = "") -> Kernel:
-    """``source`` stands in the op's folder and names ``sparse_mla_sm90``."""
+def kernel(source: str, form: Form, splits: str = "1", statistics: str = "0", tokens: str = "T", first: str = "0") -> Kernel:
+    """``source`` stands in the op's folder and names ``sparse_mla_sm90``. The rest: ``arguments``."""
     return Kernel(
         language="tilelang",
         source=source,
         entry="sparse_mla_sm90",
-        args=arguments(form, splits, statistics),
+        args=arguments(form, splits, statistics, tokens, first),
         constants={"D": form.d, "FP8": form.dtype == "fp8", "HEADS": form.heads},
         options={"fast_math": True},
         promises=(*PROMISES[form.heads], GATHER[form.dtype]),

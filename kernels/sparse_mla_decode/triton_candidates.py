@@ -67,9 +67,9 @@ TILES = {
 }
 
 
-def workspace(splits: str) -> tuple[str, str]:
+def workspace(splits: str, tokens: str = "T") -> tuple[str, str]:
     """Where the partial statistics start, and the bytes of the workspace: 512 elements of two bytes and two floats a partial."""
-    return f"T * H * ({splits}) * 1024", f"T * H * ({splits}) * 1032"
+    return f"{tokens} * H * ({splits}) * 1024", f"{tokens} * H * ({splits}) * 1032"
 
 
 def attention(tile: Tile, dtype: str, rope: bool, pv: str, q_rope: str, splits: str) -> Kernel:
@@ -99,22 +99,23 @@ FEW_SPLITS = {"BLOCK_S": 8, "BLOCK_D": 256, "num_warps": 1}
 """How the combination runs. One warp keeps its columns of all splits, where four of them must meet, but loads fewer splits at a time."""
 
 
-def combination(dtype: str, splits: str, block: Mapping[str, int] = MANY_SPLITS) -> Kernel:
+def combination(dtype: str, splits: str, block: Mapping[str, int] = MANY_SPLITS, tokens: str = "T", first: str = "0") -> Kernel:
+    """Of the partials of ``tokens`` from token ``first`` on."""
     return Kernel(
         language="triton",
         source="combine.py",
         entry="combine",
         args=(
             ptr("partial", of="workspace"),
-            ptr("partial_statistics", of="workspace", offset=workspace(splits)[0]),
+            ptr("partial_statistics", of="workspace", offset=workspace(splits, tokens)[0]),
             i32("splits", splits),
             ptr("attn_sink"),
             ptr("kv_scale"),
-            ptr("out"),
+            ptr("out", offset=shared.behind(first, "out.s0 * 2")),
             i64("out_s0", "out.s0", multiple=8),
             i64("out_s1", "out.s1", multiple=8),
-            ptr("max_logits"),
-            ptr("lse"),
+            ptr("max_logits", offset=shared.behind(first, "H * 4")),
+            ptr("lse", offset=shared.behind(first, "H * 4")),
             i32("H"),
             i32("has_sink", "has(attn_sink)"),
             i32("has_kv_scale", "has(kv_scale)"),

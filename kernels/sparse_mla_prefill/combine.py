@@ -1,0 +1,5 @@
+"""The combination of splits, include/dsak_combine.py."""
+
+from dsak_combine import combine
+
+__all__ = ["combine"]
