@@ -84,7 +84,8 @@ def test_bytes_do_not_depend_on_the_place(name, target, tmp_path, monkeypatch):
 def test_promised_alignments_are_declared(name):
     """The compiler is promised 16-byte pointers to narrow elements; the declaration makes the runtime check them.
 
-    A workspace is aligned to 256 bytes, and offsets into it count whole heads.
+    A workspace is aligned to 256 bytes, and offsets into it count whole heads. Outputs begin at a token; their strides are multiples of 16
+    bytes.
     """
     declared = op(name)
     for t in TARGETS.values():
@@ -93,7 +94,7 @@ def test_promised_alignments_are_declared(name):
                 size = DTYPES[declared.pointer_dtype(a, t)]
                 wanted = 16 if size <= 2 else size
                 align = 256 if a.value == "workspace" else declared.tensors[a.value].align
-                env = {"T": 1, "H": 1, "topk": 1, "sm_count": 1}
+                env = {"T": 1, "H": 1, "topk": 1, "sm_count": 1, "out.s0": 8}
                 assert align % wanted == 0 and parse(a.offset)(env) % wanted == 0, (c.name, a.name)
 
 

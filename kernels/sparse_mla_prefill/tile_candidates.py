@@ -24,7 +24,7 @@ def in_rounds(f: Any) -> Candidate:
     tiles = f"cdiv(H, {f.heads})"
     left = f"(T % max(1, sm_count // {tiles}))"
     whole = f"(T - {left})"
-    cut = f"cdiv({BLOCKS}, cdiv({BLOCKS}, min(64, sm_count // ({left} * {tiles}))))"
+    cut = f"cdiv({BLOCKS}, cdiv({BLOCKS}, min(64, sm_count // max(1, {left} * {tiles}))))"
     statistics, workspace = triton.workspace(cut, left)
     launches = (
         Launch(tile.kernel("tile_prefill.py", f, tokens=whole), (f"{whole} * {tiles}", 1, 1)),
