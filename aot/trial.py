@@ -59,6 +59,17 @@ def cut(pack: Path, out: Path, op: str, keep: Callable[[str], bool]) -> Path:
     return out
 
 
+def alone(op: str, folder: Path, prefix: str, target: str = "sm90") -> dsa_kernels.Packs:
+    """``op`` of the installed pack of ``target`` with no other candidates than those named ``prefix``..., which others may stand before.
+
+    ``folder`` must stay while they are in use. Raises ``LookupError`` where no such pack is installed.
+    """
+    found = next((Path(str(p["path"])) for p in dsa_kernels.verify() if p["target"] == target), None)
+    if found is None:
+        raise LookupError(f"found no pack of {target}; install its wheel, or set DSA_KERNELS_PACKS")
+    return dsa_kernels.open_packs([cut(found, folder / op / target, op, lambda name: name.startswith(prefix))])
+
+
 class Trials:
     """The candidates of ``op`` in ``packs``, each in a pack of its own under ``folder``, made when it is first called.
 

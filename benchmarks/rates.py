@@ -22,6 +22,9 @@ import torch
 
 import dsa_kernels
 
+sys.path.append(str(Path(__file__).parents[1]))
+from aot.trial import alone
+
 FP8 = torch.float8_e4m3fn
 SM_SCALE = 0.0625
 PAUSE = 0.3  # seconds
@@ -100,15 +103,6 @@ def attention_inputs(s_kv: int, heads: int, d: int, topk: int, tokens: int, dtyp
         "indices": indices,
         "out": torch.empty(tokens, heads, 512, dtype=torch.bfloat16, device="cuda"),
     }
-
-
-def alone(op: str, folder: Path, prefix: str) -> dsa_kernels.Packs:
-    """``op`` of the installed pack with the candidates named ``prefix``... only, which other kernels stand before for some calls."""
-    sys.path.append(str(Path(__file__).parents[1]))
-    from aot.trial import cut
-
-    (pack,) = (Path(str(p["path"])) for p in dsa_kernels.verify() if p["target"] == "sm90")
-    return dsa_kernels.open_packs([cut(pack, folder / op / "sm90", op, lambda name: name.startswith(prefix))])
 
 
 def attention(

@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import sys
 import tempfile
 from pathlib import Path
 
 import torch
-from rates import alone
 
 import dsa_kernels
+
+sys.path.append(str(Path(__file__).parents[1]))
+from aot.trial import alone
 
 FP8 = torch.float8_e4m3fn
 

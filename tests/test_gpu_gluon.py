@@ -4,8 +4,6 @@ They have no interpreter and no emulator, so every contract of the ops is run he
 that fill no tile, splits and direct stores. Outputs and workspace start as NaN, rows that no valid column selects are NaN.
 """
 
-from pathlib import Path
-
 import pytest
 
 pytestmark = pytest.mark.gpu
@@ -14,7 +12,7 @@ if not torch.cuda.is_available():
     pytest.skip("found no GPU that torch can use", allow_module_level=True)
 dsa_kernels = pytest.importorskip("dsa_kernels", reason="install the runtime wheel and the wheel of this architecture")
 
-from aot.trial import cut  # noqa: E402
+from aot import trial  # noqa: E402
 from tests.attention import FP8, INF, Case  # noqa: E402
 
 OPS = ("sparse_mla_decode", "sparse_mla_prefill")
@@ -26,12 +24,8 @@ ops = pytest.mark.parametrize("op", OPS)
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory):
     """Each op with its Gluon candidates only."""
-    found = [Path(str(p["path"])) for p in dsa_kernels.verify() if p["target"] == "sm90"]
-    if not found:
-        pytest.skip("found no pack of sm90")
     folder = tmp_path_factory.mktemp("gluon")
-    names = {op: cut(found[0], folder / op / "sm90", op, lambda name: name.startswith("fp8_sm90_")) for op in OPS}
-    opened = {op: dsa_kernels.open_packs([pack]) for op, pack in names.items()}
+    opened = {op: trial.alone(op, folder, "fp8_sm90_") for op in OPS}
     yield opened
     for packs in opened.values():
         packs.close()

@@ -1,8 +1,6 @@
 """The prefill kernels for few heads on a GPU, against the float32 reference on the same FP8 or BF16 numbers. All levels share a kernel."""
 
-import atexit
 import functools
-import shutil
 import tempfile
 from pathlib import Path
 
@@ -16,10 +14,11 @@ dsa_kernels = pytest.importorskip("dsa_kernels", reason="install the runtime whe
 if torch.cuda.get_device_capability() != (9, 0) or torch.version.cuda is None:
     pytest.skip("found no SM90 device", allow_module_level=True)
 
-from aot.trial import cut  # noqa: E402
+from aot.trial import alone  # noqa: E402
 from tests.attention import BF16, FP8, INF, Case, check_nans  # noqa: E402
 
 SM_SCALE = 0.0625
+FOLDER = tempfile.TemporaryDirectory()
 HEADS = (8, 16, 32)
 dtypes = pytest.mark.parametrize("dtype", [FP8, BF16], ids=["fp8", "bf16"])
 
@@ -27,10 +26,7 @@ dtypes = pytest.mark.parametrize("dtype", [FP8, BF16], ids=["fp8", "bf16"])
 @functools.cache
 def ops():
     """The op with these kernels alone: in BF16 others stand before them for many calls."""
-    (pack,) = (Path(str(p["path"])) for p in dsa_kernels.verify() if p["target"] == "sm90")
-    folder = Path(tempfile.mkdtemp()) / "sm90"
-    atexit.register(shutil.rmtree, folder.parent)
-    return dsa_kernels.open_packs([cut(pack, folder, "sparse_mla_prefill", lambda name: name.startswith("low_"))])
+    return alone("sparse_mla_prefill", Path(FOLDER.name), "low_")
 
 
 def low(**options):

@@ -6,7 +6,6 @@ rows of the pool that no valid column selects are NaN.
 
 import itertools
 import math
-from pathlib import Path
 
 import pytest
 
@@ -16,7 +15,7 @@ if not torch.cuda.is_available():
     pytest.skip("found no GPU that torch can use", allow_module_level=True)
 dsa_kernels = pytest.importorskip("dsa_kernels", reason="install the runtime wheel and the wheel of this architecture")
 
-from aot.trial import cut  # noqa: E402
+from aot.trial import alone  # noqa: E402
 from tests.attention import FP8, INF, Case  # noqa: E402
 
 BF16 = torch.bfloat16
@@ -30,11 +29,9 @@ dtypes = pytest.mark.parametrize("dtype", [FP8, BF16], ids=["fp8", "bf16"])
 @pytest.fixture(scope="module", params=OPS)
 def tile(request, tmp_path_factory):
     """``tile(**options)``: a case whose op has no other candidates than the TileLang ones."""
-    found = [Path(str(p["path"])) for p in dsa_kernels.verify() if p["target"] == "sm90"]
-    if not found or torch.version.hip:
-        pytest.skip("found no pack or no device of sm90; the kernels are for it")
-    folder = tmp_path_factory.mktemp("packs") / "sm90"
-    packs = dsa_kernels.open_packs([cut(found[0], folder, request.param, lambda name: name.startswith("tile_"))])
+    if torch.version.hip:
+        pytest.skip("found no device of sm90; the kernels are for it")
+    packs = alone(request.param, tmp_path_factory.mktemp("packs"), "tile_")
     workspace = torch.empty(64 << 20, dtype=torch.uint8, device="cuda")
 
     def case(**options):
