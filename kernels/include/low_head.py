@@ -18,17 +18,20 @@ SHARED = 232448
 """Bytes of shared memory that a block of threads may have."""
 
 
-def in_lines(d: int, heads: int, dtype: str, teams: int) -> bool:
-    """Whether rows come by tensor copies, aligned, instead of bulk copies: where arriving rows are a good part of what shared memory
-    moves. With 16 heads and one team it makes no difference, and rows of 576 are no whole number of lines.
-    """
-    return dtype == "fp8" and d == 512 and (heads == 8 or teams > 1)
+def in_tiles(dtype: str, teams: int) -> bool:
+    """Whether rows come in pieces of 16 bytes, into tiles that wgmma reads, rather than whole: all but the FP8 rows of two teams."""
+    return dtype == "bf16" or teams == 1
+
+
+def in_lines(d: int, dtype: str, teams: int) -> bool:
+    """Whether rows that come whole come by tensor copies, aligned, instead of bulk copies. Rows of 576 are no whole number of lines."""
+    return not in_tiles(dtype, teams) and d == 512
 
 
 def shared_bytes(d: int, heads: int, stages: int, dtype: str, teams: int = 1) -> int:
     """The kernel's shared-memory plan; its source asserts the same sum."""
-    size, lines = shared.SIZES[dtype], in_lines(d, heads, dtype, teams)
-    stage, pieces = (8 * (8 * d + (128 if lines else 16)), 1) if dtype == "fp8" else (KEYS * d * size, PRODUCER_WARPS)
+    size, pieces = shared.SIZES[dtype], PRODUCER_WARPS if dtype == "bf16" else 1
+    stage = KEYS * d * size if in_tiles(dtype, teams) else 8 * (8 * d + (128 if in_lines(d, dtype, teams) else 16))
     overlaps = dtype == "bf16" and stages >= 3
     query, probability, frames = heads * d * size, KEYS * 2 * heads * (1 + overlaps), 5 * heads * 4
     statistics = 32 * heads if teams > 1 else 0
@@ -48,7 +51,7 @@ def kernel(
     source: str, entry: str, d: int, heads: int, rope_tensor: bool, split: bool = False, stages: int = 2, dtype: str = "fp8", teams: int = 1
 ) -> Kernel:
     rope = "q_rope" if rope_tensor else "q"
-    bf16, lines = dtype == "bf16", in_lines(d, heads, dtype, teams)
+    bf16, tiles, lines = dtype == "bf16", in_tiles(dtype, teams), in_lines(d, dtype, teams)
     pointers = [rows("kv", dtype=dtype) if lines and a.name == "kv" else a for a in shared.cuda_pointers(rope, dtype)]
     return Kernel(
         language="cuda",
@@ -70,7 +73,11 @@ def kernel(
             "DSAK_BF16": int(bf16),
             **({"DSAK_TEAMS": teams} if teams > 1 else {}),
             **({"DSAK_LINES": 1} if lines else {}),
+            **({"DSAK_TILES": 1} if tiles and not bf16 else {}),
         },
         options={"threads": THREADS + 128 * (teams - 1), "shared": shared_bytes(d, heads, stages, dtype, teams)},
-        promises=(r"HGMMA\.64x\d+x16\.F32\.BF16", r"LDGSTS") if bf16 else (r"QGMMA", r"UTMALDG" if lines else r"UBLKCP"),
+        promises=(
+            r"HGMMA\.64x\d+x16\.F32\.BF16" if bf16 else r"QGMMA",
+            r"LDGSTS" if tiles else r"UTMALDG" if lines else r"UBLKCP",
+        ),
     )

@@ -221,10 +221,13 @@ T shared_value(u32 local) {
 
 }  // namespace
 
-// Operands as wgmma's descriptors describe them: A with the 128-byte swizzle or in registers, B core matrices without swizzle.
+// Operands as wgmma's descriptors describe them: A with the 128-byte or the 64-byte swizzle or in registers, B core matrices
+// without swizzle.
 void Product::run() const {
   const u32 lane = current->index % 32, g = lane / 4, t = lane % 4, warp = current->index / 32 % 4;
   const u32 depth = bf16 ? 16 : 32;
+  const bool narrow = a_descriptor >> 62 == 2;  // rows of 64 bytes
+  const u32 pitch = narrow ? 64 : 128, permuted = narrow ? 3 : 7;
   float row[2][32];
   for (u32 r = 0; r < 2; ++r) {
     for (u32 k = 0; k < depth; ++k) {
@@ -233,9 +236,11 @@ void Product::run() const {
         continue;
       }
       const u32 m = 16 * warp + g + 8 * r;
-      const u32 place = along_rows ? k / 8 * 1024 + k % 8 * 128 + 2 * m : m / 8 * 1024 + m % 8 * 128 + 2 * k;
-      const u32 address = field(a_descriptor, 0) + place;
-      row[r][k] = numbers::from_bf16(shared_value<u16>(address ^ (address >> 7 & 7) << 4));
+      const u32 byte = bf16 ? 2 * k : k;
+      const u32 place =
+          along_rows ? k / 8 * 1024 + k % 8 * 128 + 2 * m : m / 8 * field(a_descriptor, 32) + m % 8 * pitch + byte;
+      const u32 plain = field(a_descriptor, 0) + place, address = plain ^ (plain >> 7 & permuted) << 4;
+      row[r][k] = bf16 ? numbers::from_bf16(shared_value<u16>(address)) : numbers::from_e4m3(shared_value<u8>(address));
     }
   }
   const u32 first = field(b_descriptor, 0), along_k = field(b_descriptor, 16), along_n = field(b_descriptor, 32);

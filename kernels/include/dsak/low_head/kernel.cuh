@@ -7,11 +7,11 @@
 // SM to itself, overlap with each other. BF16 rows: blocks.cuh.
 //
 // Shared memory (bytes)      512: 8 / 16 / 32 heads           576: 8 / 16 / 32 heads
-//   FP8 stages, 32,896 or 36,992  2 (split: 3, 3, 2)              2           (in lines 33,792: 8 heads, and two teams at 512)
+//   FP8 stages, 32,768 or 36,864  2 (split: 3, 3, 2)              2           (two teams: 33,792 and 36,992)
 //   Q                             4,096 /  8,192 / 16,384         4,608 /  9,216 / 18,432
 //   P                             1,024 /  2,048 /  4,096         as at 512
 //   frames, bits, barriers          224 /    384 /    704         as at 512
-//   in all, two stages           72,928 / 76,416 / 86,976        79,840 / 85,632 / 97,216
+//   in all, two stages           70,880 / 76,160 / 86,720        79,584 / 85,376 / 96,960
 //   CTAs on an SM                     3 /      3 /      2             2 /      2 /      2
 // Two teams: six stages (576: four), P and frames twice; one CTA on an SM. BF16: stages of 65,536 (three; two at 32 heads) or
 // 73,728 (two), Q twice as large, P as large or, where blocks overlap, twice; one CTA on an SM. Registers: FP8 136 consumer and
@@ -19,8 +19,7 @@
 // to 168 with two teams. No spills.
 //
 // Measured on an H200 by benchmarks/rates.py: docs/tuning/low_head.md, which also says what was tried. With FP8 rows the
-// limit is loading operands: at 16 heads ldmatrix and the products, which do not overlap, take 854 clk of about 1,250 for a
-// block.
+// limit is shared memory: rows arriving, K and V read, Q and P as second operands.
 #pragma once
 
 #include "dsak/dependent_launch.cuh"

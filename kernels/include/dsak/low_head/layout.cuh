@@ -6,8 +6,8 @@
 // A CTA is one consumer warpgroup and four producer warps, and serves one token, one tile of heads and one share of the keys.
 //
 // FP8 and BF16 rows differ in how A reaches the tensor cores, and so in how rows lie in shared memory (fp8/, bf16/). FP8
-// products take no transposed operand: K and V^T go through registers (ldmatrix, for V^T with byte permutes). BF16 products do,
-// so that both read the rows where the copies put them.
+// products take no transposed operand: V^T goes through registers (ldmatrix and byte permutes). K is read where the copies put
+// it, or goes through registers too where rows come whole, which wgmma cannot read. BF16 products read both in place.
 #pragma once
 
 #include "dsak/tensor_copy.cuh"
@@ -51,12 +51,17 @@ constexpr u32 kHeadGroups = kHeads / 8;
 // Core matrices of P for 16 keys. FP8: 16 keys wide, the second term's after the first's; BF16: two of eight keys.
 constexpr u32 kProbabilityCores = 2 * kHeadGroups;
 constexpr bool kSplit = DSAK_SPLIT != 0;
-// Whether rows come by tensor copies, which lay them out in lines of 128 bytes with the 128-byte swizzle; else by bulk copies.
+// FP8 rows come whole, by a copy each: bulk copies, or with DSAK_LINES tensor copies, which lay a row out as lines of 128 bytes
+// with the 128-byte swizzle. With DSAK_TILES they come in pieces of 16 bytes, into tiles that wgmma can read.
 #ifndef DSAK_LINES
 #define DSAK_LINES 0
 #endif
+#ifndef DSAK_TILES
+#define DSAK_TILES 0
+#endif
 constexpr bool kLines = DSAK_LINES != 0;
-static_assert(!kLines || (!kBf16 && DSAK_D == 512), "DSAK_LINES is for FP8 rows of 512");
+constexpr bool kTiles = kBf16 || DSAK_TILES != 0;
+static_assert(!kLines || (!kTiles && DSAK_D == 512), "DSAK_LINES is for FP8 rows of 512 that come whole");
 static_assert(DSAK_D == 512 || DSAK_D == 576, "DSAK_D must be 512 or 576");
 static_assert(kHeads == 8 || kHeads == 16 || kHeads == 32, "DSAK_HEADS must be 8, 16 or 32");
 
@@ -119,16 +124,17 @@ struct Arguments {
 
 // Byte offsets from the start of dynamic shared memory.
 namespace plan {
-// FP8 rows of a stage: row r at (r & 7) * kRowGroup + (r >> 3) * kWidth. A row is one piece, so that one copy brings it, and
-// any eight consecutive rows start in the eight different 16-byte bank groups, so that ldmatrix has no conflicts. In lines,
-// which are aligned, it is the swizzle that makes the difference: eight consecutive rows start in lines of all numbers
-// modulo 8.
+// FP8 rows of a stage that come whole: row r at (r & 7) * kRowGroup + (r >> 3) * kWidth. A row is one piece, so that one copy
+// brings it, and any eight consecutive rows start in the eight different 16-byte bank groups, so that ldmatrix has no
+// conflicts. In lines, which are aligned, it is the swizzle that makes the difference: eight consecutive rows start in lines of
+// all numbers modulo 8.
 constexpr u32 kRowGroup = 8 * kWidth + (kLines ? 128 : 16);
 __device__ __forceinline__ constexpr u32 row(u32 r) { return (r & 7) * kRowGroup + (r >> 3) * kWidth; }
-// BF16 rows of a stage: tiles of 64 columns, rows of 128 bytes with wgmma's 128-byte swizzle.
+// Others: tiles of 128 bytes of every row, with wgmma's 128-byte swizzle; the rope columns of FP8 rows are a tile of 64 bytes
+// of every row, with the 64-byte swizzle.
 constexpr u32 kTile = kKeys * 128;
 
-constexpr u32 kStage = kBf16 ? kKeys * kWidth : 8 * kRowGroup;
+constexpr u32 kStage = kTiles ? kKeys * kWidth : 8 * kRowGroup;
 // Pieces in which a stage is given back to the producers. BF16: the 16 rows of a producer warp.
 constexpr u32 kPieces = kBf16 ? kProducerWarps : 1;
 
@@ -166,7 +172,7 @@ constexpr u32 kPartialOutputs = kRows + (kStages - kPartialStages) * kStage;
 constexpr u32 kPartialStatistics = kPartialOutputs + kPartialOutputBytes;
 static_assert(!kSplit || kPartialStages <= kStages, "partial results of 16 CTAs fit over the stages");
 static_assert(kTotal <= 232448, "227 KiB of shared memory per CTA");
-static_assert(!kBf16 || kStage % 1024 == 0, "the swizzle repeats every 1024 bytes");
+static_assert(!kTiles || kStage % 1024 == 0, "the swizzle repeats every 1024 bytes");
 static_assert(kQuery % 128 == 0 && kValid % 8 == 0, "alignment of vector loads");
 }  // namespace plan
 

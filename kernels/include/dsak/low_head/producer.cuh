@@ -10,6 +10,8 @@
 
 #if DSAK_BF16
 #include "dsak/low_head/bf16/rows.cuh"
+#elif DSAK_TILES
+#include "dsak/low_head/fp8/tile_rows.cuh"
 #else
 #include "dsak/low_head/fp8/rows.cuh"
 #endif

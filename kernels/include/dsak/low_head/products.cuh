@@ -7,6 +7,10 @@
 #include "dsak/low_head/bf16/scores.cuh"
 #include "dsak/low_head/bf16/values.cuh"
 #else
+#if DSAK_TILES
+#include "dsak/low_head/fp8/tile_scores.cuh"
+#else
 #include "dsak/low_head/fp8/scores.cuh"
+#endif
 #include "dsak/low_head/fp8/values.cuh"
 #endif

@@ -24,7 +24,7 @@ constexpr u32 kTemporaries = 2;                                      // that the
 constexpr u32 kFragments = kCtasPerSm <= 2 && kHeads <= 16 ? 4 : 3;  // of V, loaded or loading
 constexpr bool kJoinTerms = kHeads <= 16;
 // Frames and the first fragments of V are loaded as soon as they may be where registers allow it.
-constexpr bool kLoadEarly = kHeads <= 16;
+constexpr bool kLoadEarly = kHeads <= 16 || (kTiles && !kSplit);
 
 // Chunk after whose load the stage is given back. Right after the last load would be best; with 32 heads it spills.
 constexpr u32 kReleases = kHeads <= 16 ? kChunks - kFragments : kChunks - 2;
@@ -37,7 +37,7 @@ __device__ __forceinline__ LaneRow value_row(u32 warp, u32 lane) { return LaneRo
 
 __device__ __forceinline__ void load_values(ValueFragment& v, const LaneRow& values, u32 chunk) {
 #pragma unroll
-  for (u32 step = 0; step < 2; ++step) ldmatrix_x4_trans(v[step], values.at(chunk * 64) + step * 4 * kWidth);
+  for (u32 step = 0; step < 2; ++step) ldmatrix_x4_trans(v[step], values.at(chunk * 64) + step * LaneRow::k32Rows);
 }
 
 using ValueFragments = ValueFragment[kFragments];
