@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cmath>
 #include <cstdlib>
 
 #include "machine.h"
@@ -30,6 +31,18 @@ struct ThreadIndex {
   } x;
 };
 inline ThreadIndex threadIdx;
+struct BlockIndex {
+  struct {
+    operator unsigned() const { return machine::self().cta->x; }
+  } x;
+};
+inline BlockIndex blockIdx;
+struct GridSize {
+  struct {
+    operator unsigned() const { return machine::grid_size(); }
+  } x;
+};
+inline GridSize gridDim;
 
 using std::max;
 using std::min;
@@ -52,6 +65,8 @@ inline unsigned __ballot_sync(unsigned, bool predicate) {
   for (int lane = 0; lane < 32; ++lane) bits |= board[lane][0] << lane;
   return bits;
 }
+inline bool __any_sync(unsigned all, bool predicate) { return __ballot_sync(all, predicate) != 0; }
+inline bool __all_sync(unsigned all, bool predicate) { return __ballot_sync(all, predicate) == ~0u; }
 inline void __syncwarp() {
   const unsigned nothing = 0;
   machine::meet(&nothing, 1);
@@ -68,6 +83,7 @@ inline int __popc(unsigned x) { return __builtin_popcount(x); }
 inline int __ffs(unsigned x) { return __builtin_ffs(static_cast<int>(x)); }
 inline int __clz(unsigned x) { return x != 0 ? __builtin_clz(x) : 32; }
 inline float __fdividef(float a, float b) { return a / b; }
+inline float __fmul_rn(float a, float b) { return a * b; }
 inline float __uint_as_float(unsigned x) { return numbers::from_bits(x); }
 inline float __int_as_float(int x) { return numbers::from_bits(static_cast<unsigned>(x)); }
 inline unsigned __float_as_uint(float x) { return numbers::to_bits(x); }

@@ -1,6 +1,7 @@
 #include "machine.h"
 
 #include <algorithm>
+#include <array>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -42,6 +43,7 @@ u64 happened;
 std::mt19937 draw;
 std::vector<std::function<void()>> in_flight;
 const std::function<void()>* kernel_body;
+u32 ctas_along_x;
 
 [[noreturn]] void stop(const char* what, u32 value) {
   std::fprintf(stderr, "thread %u of CTA %u: %s (0x%x)\n", current->index, current->cta->rank, what, value);
@@ -122,6 +124,7 @@ int run_cluster(u32 x, u32 y, u32 size, u32 threads, u32 shared_bytes) {
 }  // namespace
 
 Thread& self() { return *current; }
+u32 grid_size() { return ctas_along_x; }
 void progress() { ++happened; }
 
 void wait_until(const std::function<bool()>& done) {
@@ -212,55 +215,53 @@ namespace {
 
 u32 field(u64 descriptor, int shift) { return static_cast<u32>((descriptor >> shift) & 0x3fff) << 4; }
 
-template <class T>
-T shared_value(u32 local) {
-  T value;
-  std::memcpy(&value, memory(current->cta->rank << 24 | local, sizeof(T)), sizeof(T));
-  return value;
-}
-
 }  // namespace
 
-// Operands as wgmma's descriptors describe them: A with the 128-byte or the 64-byte swizzle or in registers, B core matrices
-// without swizzle.
+// Operands as wgmma's descriptors describe them: core matrices without swizzle, or tiles with the 128-byte or the 64-byte one.
+// A may be in registers (FP8), or have its rows along the lines of a tile (BF16).
 void Product::run() const {
-  const u32 lane = current->index % 32, g = lane / 4, t = lane % 4, warp = current->index / 32 % 4;
-  const u32 depth = bf16 ? 16 : 32;
-  const bool narrow = a_descriptor >> 62 == 2;  // rows of 64 bytes
-  const u32 pitch = narrow ? 64 : 128, permuted = narrow ? 3 : 7;
+  static const auto e4m3 = [] {
+    std::array<float, 256> all;
+    for (u32 i = 0; i < 256; ++i) all[i] = numbers::from_e4m3(static_cast<u8>(i));
+    return all;
+  }();
+  const auto element = [&](u32 address) {
+    const u8* at = memory(current->cta->rank << 24 | address, bf16 ? 2 : 1);
+    if (!bf16) return e4m3[*at];
+    u16 bits;
+    std::memcpy(&bits, at, sizeof bits);
+    return numbers::from_bf16(bits);
+  };
+  const auto in_line = [](u32 plain, u32 line) { return plain ^ (plain >> 7 & (line / 16 - 1)) << 4; };
+  const auto value = [&](u64 descriptor, u32 row, u32 k) {
+    const u32 byte = bf16 ? 2 * k : k, layout = static_cast<u32>(descriptor >> 62), line = layout == 1 ? 128 : 64;
+    const u32 group = field(descriptor, 0) + row / 8 * field(descriptor, 32);
+    if (layout == 0) return element(group + row % 8 * 16 + byte / 16 * field(descriptor, 16) + byte % 16);
+    return element(in_line(group + row % 8 * line + byte, line));
+  };
+  const u32 lane = current->index % 32, g = lane / 4, t = lane % 4, warp = current->index / 32 % 4, depth = bf16 ? 16 : 32;
   float row[2][32];
-  for (u32 r = 0; r < 2; ++r) {
+  for (u32 r = 0; r < 2; ++r)
     for (u32 k = 0; k < depth; ++k) {
-      if (in_registers) {
-        row[r][k] = numbers::from_e4m3(static_cast<u8>(a[4 * g + k % 16 / 4][r + k / 16 * 2] >> (8 * (k % 4))));
-        continue;
-      }
       const u32 m = 16 * warp + g + 8 * r;
-      const u32 byte = bf16 ? 2 * k : k;
-      const u32 place =
-          along_rows ? k / 8 * 1024 + k % 8 * 128 + 2 * m : m / 8 * field(a_descriptor, 32) + m % 8 * pitch + byte;
-      const u32 plain = field(a_descriptor, 0) + place, address = plain ^ (plain >> 7 & permuted) << 4;
-      row[r][k] = bf16 ? numbers::from_bf16(shared_value<u16>(address)) : numbers::from_e4m3(shared_value<u8>(address));
+      row[r][k] = in_registers ? e4m3[a[4 * g + k % 16 / 4][r + k / 16 * 2] >> (8 * (k % 4)) & 255]
+                  : along_rows ? element(in_line(field(a_descriptor, 0) + k * 128 + 2 * m, 128))
+                               : value(a_descriptor, m, k);
     }
-  }
-  const u32 first = field(b_descriptor, 0), along_k = field(b_descriptor, 16), along_n = field(b_descriptor, 32);
-  for (u32 i = 0; i < columns / 4; ++i) {
+  for (u32 i = 0; i < columns / 4; ++i)
     for (u32 j = 0; j < 2; ++j) {
-      const u32 n = 8 * i + 2 * t + j;
       double sum[2] = {accumulate ? sums[4 * i + j] : 0., accumulate ? sums[4 * i + 2 + j] : 0.};
       for (u32 k = 0; k < depth; ++k) {
-        const u32 byte = bf16 ? 2 * k : k;
-        const u32 address = first + n / 8 * along_n + n % 8 * 16 + byte / 16 * along_k + byte % 16;
-        const double b = bf16 ? numbers::from_bf16(shared_value<u16>(address)) : numbers::from_e4m3(shared_value<u8>(address));
+        const float b = value(b_descriptor, 8 * i + 2 * t + j, k);
         for (u32 r = 0; r < 2; ++r) sum[r] += row[r][k] * b;
       }
       for (u32 r = 0; r < 2; ++r) sums[4 * i + 2 * r + j] = static_cast<float>(sum[r]);
     }
-  }
 }
 
 int run(u32 grid_x, u32 grid_y, u32 cluster, u32 threads, u32 shared_bytes, u32 seed, const std::function<void()>& kernel) {
   kernel_body = &kernel;
+  ctas_along_x = grid_x;
   draw.seed(seed);
   for (u32 y = 0; y < grid_y; ++y)
     for (u32 x = 0; x < grid_x; x += cluster)

@@ -90,6 +90,7 @@ struct Thread {
 };
 
 Thread& self();
+u32 grid_size();  // along x
 void progress();  // something happened: this is no deadlock
 void wait_until(const std::function<bool()>& done);
 void land_later(std::function<void()> copy);    // at some later moment, in any order

@@ -10,6 +10,8 @@ inline void copy16_or_zero(u32 destination, const void* source, bool valid, u64 
   machine::self().copies.push_back([=] { valid ? std::memcpy(to, source, 16) : std::memset(to, 0, 16); });
 }
 
+inline void copy16(u32 destination, const void* source) { copy16_or_zero(destination, source, true); }
+
 inline void arrive_when_landed(u32 barrier) {
   auto* counts = &machine::mbarrier(barrier);
   machine::land_later([copies = std::move(machine::self().copies), counts] {

@@ -4,6 +4,7 @@
 
 namespace dsak::mbarrier {
 
+#define DSAK_EVERY_LANE 0
 enum : u32 { kArrivalsPerWarp = 1 };
 
 inline void init(u32 barrier, u32 arrivals) { machine::mbarrier(barrier) = {arrivals, arrivals}; }
@@ -17,6 +18,7 @@ inline void arrive_expecting(u32 barrier, u32 bytes) {
   machine::mbarrier(barrier).bytes += bytes;
   arrive(barrier);
 }
+inline bool try_wait(u32 barrier, u32 parity) { return (machine::mbarrier(barrier).phase & 1) != parity; }
 inline void wait(u32 barrier, u32 parity) {
   const auto& phase = machine::mbarrier(barrier).phase;
   machine::wait_until([&phase, parity] { return (phase & 1) != parity; });

@@ -13,6 +13,7 @@ inline T* place(u32 address, u32 count = 1) {
 }
 
 inline void store(u32 address, u32 value) { *place<u32>(address) = value; }
+inline void store(u32 address, u16 value) { *place<u16>(address) = value; }
 inline void store(u32 address, float value) { *place<float>(address) = value; }
 inline float load_f32(u32 address) { return *place<float>(address); }
 inline void load(u32& x, u32& y, u32 address) {

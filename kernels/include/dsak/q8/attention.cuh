@@ -5,7 +5,7 @@
 // Keys come in blocks of 64. Warpgroups 0 and 1 own 256 columns of the output each (O^T = V^T P^T, V^T from registers),
 // warpgroup 2 does the scores and the softmax, warpgroup 3 gathers.
 //
-//   gather        KV n+2, n+3 (cp.async, four stages; three for 576 high), Q of the next unit (two buffers)
+//   gather        KV n+2, n+3 (cp.async, four stages; three for 576 high), Q of the next unit (tensor copies, two buffers)
 //   scores             | S n+1 1st half | softmax n, half | S n+1 2nd half | softmax n, half -> P n | S n+2 ...
 //   values 0, 1   wait for P n-1 | V fragments | P V n-1, four chunks | wait for P n | ...
 //
@@ -80,7 +80,7 @@ struct ScoreWarpgroup : Ring {
       wait_keys(next);
       if (flags & kLastOfItem) wait_query(next_ordinal);
     }
-    // The copies were ordinary writes of other threads; wgmma reads through the asynchronous proxy.
+    // The copies of K were ordinary writes of other threads; wgmma reads through the asynchronous proxy.
     shared::fence_async_proxy();
   }
   // About nine products fit into the tensor cores' queue; a warp that issues more stands still. So the scores of the next block
@@ -271,16 +271,16 @@ struct ValueWarpgroup : Ring {
 using namespace dsak;
 
 extern "C" __global__ void __launch_bounds__(dsak::q8::kThreads, 1)
-    sparse_mla_prefill_q8(const u8* q, const u8* q_rope, const u8* kv, const i32* indices, const i32* topk_length,
-                          const float* attn_sink, const float* q_scale, const float* kv_scale, bf16_bits* out,
-                          float* max_logits, float* lse, u16* partial_out, float* partial_scalars, i64 q_stride_t,
-                          i64 q_stride_h, i64 q_rope_stride_t, i64 q_rope_stride_h, i64 kv_stride, i64 indices_stride,
-                          i64 out_stride_t, i64 out_stride_h, i32 T, i32 H, i32 topk, i32 s_kv, i32 whole_items, i32 splits,
-                          float sm_scale) {
+    sparse_mla_prefill_q8(const __grid_constant__ tensor_copy::Map q, const u8* q_rope, const u8* kv, const i32* indices,
+                          const i32* topk_length, const float* attn_sink, const float* q_scale, const float* kv_scale,
+                          bf16_bits* out, float* max_logits, float* lse, u16* partial_out, float* partial_scalars,
+                          i64 q_stride_t, i64 q_stride_h, i64 q_rope_stride_t, i64 q_rope_stride_h, i64 kv_stride,
+                          i64 indices_stride, i64 out_stride_t, i64 out_stride_h, i32 T, i32 H, i32 topk, i32 s_kv,
+                          i32 whole_items, i32 splits, float sm_scale) {
   using namespace dsak::q8;
   extern __shared__ __align__(1024) u8 dynamic_shared[];
   const u32 smem = shared::address_of(dynamic_shared);
-  const Arguments args{q,
+  const Arguments args{&q,
                        q_rope,
                        kv,
                        indices,
@@ -293,8 +293,6 @@ extern "C" __global__ void __launch_bounds__(dsak::q8::kThreads, 1)
                        lse,
                        partial_out,
                        partial_scalars,
-                       q_stride_t,
-                       q_stride_h,
                        q_rope_stride_t,
                        q_rope_stride_h,
                        kv_stride,
@@ -318,7 +316,7 @@ extern "C" __global__ void __launch_bounds__(dsak::q8::kThreads, 1)
       mbarrier::init(smem + plan::kKeysEmpty + 8 * i, 8 * mbarrier::kArrivalsPerWarp);        // the value warps
     }
     for (u32 i = 0; i < plan::kQueryBuffers; ++i) {
-      mbarrier::init(smem + plan::kQueryFull + 8 * i, 128);                              // every producer thread
+      mbarrier::init(smem + plan::kQueryFull + 8 * i, Producer::kQueryArrivals);
       mbarrier::init(smem + plan::kQueryEmpty + 8 * i, 8 * mbarrier::kArrivalsPerWarp);  // the value warps
     }
     mbarrier::fence_init();

@@ -1,6 +1,7 @@
 // Compile-time constants, kernel arguments and the shared-memory plan of the FP8 x FP8 sparse-MLA prefill kernel.
 #pragma once
 
+#include "dsak/tensor_copy.cuh"
 #include "dsak/types.cuh"
 
 // Row width in bytes: 512 (latent only) or 576 (latent and rope).
@@ -51,7 +52,7 @@ constexpr float kLargestFusedFactor = 16;
 constexpr float kEmptyFrame = -1e30f;
 
 struct Arguments {
-  const u8* q;
+  const tensor_copy::Map* q;  // [T][H][at least 512 bytes], a box is 64 heads x 128 bytes
   const u8* q_rope;
   const u8* kv;
   const i32* indices;
@@ -64,7 +65,7 @@ struct Arguments {
   float* lse;
   u16* partial_out;        // of every part: 64 heads x 512 halves, normalised, without kv_scale
   float* partial_scalars;  // of every part: 64 heads x (base-2 log of the sum of exponentials, largest logit)
-  i64 q_stride_t, q_stride_h, q_rope_stride_t, q_rope_stride_h, kv_stride, indices_stride, out_stride_t, out_stride_h;
+  i64 q_rope_stride_t, q_rope_stride_h, kv_stride, indices_stride, out_stride_t, out_stride_h;
   i32 T, H, topk, s_kv;
   i32 whole_items, splits;  // items from whole_items on are done in `splits` parts
   float sm_scale;

@@ -1,4 +1,5 @@
-// The producer warpgroup: gathers Q tiles and selected KV rows with 16-byte asynchronous copies.
+// The producer warpgroup: gathers selected KV rows with 16-byte asynchronous copies, and brings Q tiles with tensor copies
+// (their rope columns, which may be of another tensor, with 16-byte copies).
 //
 // Eight lanes fetch 128 bytes of one row, so an instruction covers four rows and a warp owns 16 rows of every block. Invalid
 // rows are zero-filled and never dereferenced: the copy's address is clamped to row 0 and its source size is 0.
@@ -10,6 +11,7 @@
 #include "dsak/registers.cuh"
 #include "dsak/shared_memory.cuh"
 #include "dsak/swizzle.cuh"
+#include "dsak/tensor_copy.cuh"
 
 namespace dsak::q8 {
 
@@ -36,15 +38,24 @@ struct Producer {
     return __ldg(args.indices + token * args.indices_stride + column);
   }
 
+  // Arrivals at the barrier of a Q buffer: the thread that issues the tensor copies, and every thread with copies of its own.
+  static constexpr u32 kQueryArrivals = 1 + (kHasRope ? 128 : 0);
+  // L2 need not keep Q: it is read once.
+  static constexpr u64 kEvictFirst = 0x12f0000000000000;
+
   __device__ __forceinline__ void load_query(i32 token, i32 first_head, u32 buffer) const {
     const u32 warp = warp_index(), lane = lane_index();
     const u32 tile = smem + plan::kQuery + buffer * plan::kRowBlock;
-    const u8* row = args.q + token * args.q_stride_t + (first_head + static_cast<i32>(16 * warp)) * args.q_stride_h + lane * 16;
-    const u32 column_tile = tile + (lane >> 3) * plan::kTile + 16 * warp * 128;
-#pragma unroll 4
-    for (u32 r = 0; r < 16; ++r) {
-      cp_async::copy16(column_tile + swizzle::offset128(r, lane & 7), row);
-      row += args.q_stride_h;
+    const u32 full = smem + plan::kQueryFull + 8 * buffer;
+    if (warp == 0 && lane == 0) {
+      // The value warps wrote the output through this buffer, with ordinary stores before they arrived at its empty barrier;
+      // the tensor copies write it through the asynchronous proxy.
+      shared::fence_async_proxy();
+      mbarrier::arrive_expecting(full, plan::kRopeTile);
+#pragma unroll
+      for (u32 column = 0; column < 4; ++column)
+        tensor_copy::copy_box(tile + column * plan::kTile, args.q, static_cast<i32>(column * 128), first_head, token, full,
+                              kEvictFirst);
     }
     if constexpr (kHasRope) {
 #pragma unroll 1
@@ -54,8 +65,8 @@ struct Producer {
                            (first_head + static_cast<i32>(r)) * args.q_rope_stride_h + (lane & 3) * 16;
         cp_async::copy16(tile + plan::kRopeTile + swizzle::offset64(r, lane & 3), source);
       }
+      cp_async::arrive_when_landed(full);
     }
-    cp_async::arrive_when_landed(smem + plan::kQueryFull + 8 * buffer);
   }
 
   __device__ __forceinline__ const u8* row_address(i32 index) const {
@@ -97,10 +108,11 @@ struct Producer {
     const i32 blocks = (max(columns, 1) + static_cast<i32>(kKeys) - 1) / static_cast<i32>(kKeys);
     if (unit.part < 0) return Range{columns, 0, blocks - 1};
     // The borders are those of the row padded to a multiple of 128 columns: padding it with -1 then changes no bit.
-    const i64 padded = (blocks + 1) & ~1;
-    const i32 part = unit.part % args.splits;
-    const i32 first = static_cast<i32>(padded * part / args.splits);
-    const i32 end = min(static_cast<i32>(padded * (part + 1) / args.splits), blocks);
+    // In 32 bits (at most 2^24 blocks, and fewer parts than 256): a 64-bit division is a call, which costs registers.
+    const u32 padded = (static_cast<u32>(blocks) + 1) & ~1u, splits = static_cast<u32>(args.splits);
+    const u32 part = static_cast<u32>(unit.part) % splits;
+    const i32 first = static_cast<i32>(padded * part / splits);
+    const i32 end = min(static_cast<i32>(padded * (part + 1) / splits), blocks);
     if (first >= end) return Range{0, 0, 0};  // a part without blocks: more parts than blocks, or nothing but padding
     return Range{columns, first, end - 1};
   }

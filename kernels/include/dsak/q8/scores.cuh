@@ -6,6 +6,7 @@
 #include "dsak/convert.cuh"
 #include "dsak/descriptor.cuh"
 #include "dsak/mbarrier.cuh"
+#include "dsak/named_barrier.cuh"
 #include "dsak/q8/layout.cuh"
 #include "dsak/registers.cuh"
 #include "dsak/shared_memory.cuh"
@@ -87,11 +88,6 @@ __device__ __forceinline__ void mask_scores(float (&s)[32], u32 valid_low, u32 v
     if (!(bits & 1)) s[4 * j] = s[4 * j + 2] = negative_infinity();
     if (!(bits & 2)) s[4 * j + 1] = s[4 * j + 3] = negative_infinity();
   }
-}
-
-template <int barrier>
-__device__ __forceinline__ void named_barrier_sync() {
-  asm volatile("bar.sync %0, 128;" ::"n"(barrier) : "memory");
 }
 
 __device__ __forceinline__ float quad_sum(float x) {
@@ -256,7 +252,7 @@ struct ScoreWarp {
 
     // P's place needs no barrier of its own: it belongs to the stage, whose earlier tenant is gone. Only at 576 the other warps
     // of this warpgroup may still read the rope tile that P replaces.
-    if constexpr (kHasRope) named_barrier_sync<1>();
+    if constexpr (kHasRope) named_barrier::sync<1, 128>();
     store_probabilities(s, rows, 0, slot, constants);
     between();
     store_probabilities(s, rows, 1, slot, constants);

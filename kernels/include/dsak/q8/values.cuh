@@ -11,6 +11,7 @@
 
 #include "dsak/convert.cuh"
 #include "dsak/descriptor.cuh"
+#include "dsak/global_memory.cuh"
 #include "dsak/ldmatrix.cuh"
 #include "dsak/mbarrier.cuh"
 #include "dsak/q8/layout.cuh"
@@ -111,8 +112,7 @@ __device__ __forceinline__ void store_rows(const float (&total)[4][32], u16* row
     for (u32 i = 0; i < 8; ++i) {
       u32 w[4];
       shared::load(w[0], w[1], w[2], w[3], (read ^ ((i & 1) << 6)) + i * 512);
-      asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(row), "r"(w[0]), "r"(w[1]), "r"(w[2]), "r"(w[3])
-                   : "memory");
+      global::store(row, w[0], w[1], w[2], w[3]);
       row += 4 * stride_h;
     }
   }
