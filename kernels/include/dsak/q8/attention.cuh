@@ -179,25 +179,28 @@ struct ScoreWarpgroup : Ring {
 struct ValueWarpgroup : Ring {
   u32 index;
 
-  // The block's flags; brings `total` into its softmax frame.
+  // The block's flags; brings `total` into its softmax frame. The first block of a unit has no older sums to bring there.
+  template <bool first>
   __device__ __forceinline__ u32 read_news(float (&total)[4][32], u32 slot) const {
     u32 news[4];
     shared::load(news[0], news[1], news[2], news[3], smem + plan::kNews + 16 * slot);
     const u32 flags = __shfl_sync(~0u, (news[0] | news[1]) | (news[2] | news[3]), 0);
-    if ((flags & (kMovedFrame | kFirstOfItem)) == kMovedFrame) scale_columns(total, smem + plan::kRescale + 256 * slot);
+    if (!first && (flags & kMovedFrame)) scale_columns(total, smem + plan::kRescale + 256 * slot);
     return flags;
   }
 
-  // total += V^T P^T of the block in `slot`; v[0] holds the first fragment. Returns the block's flags. They are read under the
-  // first product, which does not touch the total, where that measures better.
+  // total = V^T P^T of the block in `slot`, the first of its unit, or total += V^T P^T; v[0] holds the first fragment. Returns
+  // the block's flags. They are read under the first product, which does not touch the total, where that measures better.
+  template <bool first>
   __device__ __forceinline__ u32 multiply_values(float (&total)[4][32], ValueFragment (&v)[2], u32 slot) const {
     constexpr bool kFlagsLater = kPromote && kHasRope;
     u32 flags;
-    if constexpr (!kFlagsLater) flags = read_news(total, slot);
+    if constexpr (!kFlagsLater) flags = read_news<first>(total, slot);
     const u32 values = value_base(smem, index, warp(), lane()) + slot * plan::kRowBlock;
     const u64 p = descriptor::rows64(smem + plan::probability(slot, 0));
     const u64 p_residual = descriptor::rows64(smem + plan::probability(slot, kTwoTerms ? 1 : 0));
     if constexpr (kPromote) {
+      const float zero = __uint_as_float(static_cast<u32>(args.T) >> 31);
       float partial[32];
       wgmma::claim(partial);
 #pragma unroll
@@ -205,16 +208,16 @@ struct ValueWarpgroup : Ring {
         wgmma::fence();
         issue_chunk<false>(partial, v[c & 1], p, p_residual);
         wgmma::commit();
-        if (kFlagsLater && c == 0) flags = read_news(total, slot);
+        if (kFlagsLater && c == 0) flags = read_news<first>(total, slot);
         if (c < 3) load_fragment(v[(c + 1) & 1], values ^ ((c + 1) << 4));
         wgmma::wait<0>();
-        promote(total[c], partial);
+        promote<first>(total[c], partial, zero);
       }
     } else {
 #pragma unroll
       for (u32 c = 0; c < 4; ++c) {
         wgmma::fence();
-        issue_chunk<true>(total[c], v[c & 1], p, p_residual);
+        issue_chunk<!first>(total[c], v[c & 1], p, p_residual);
         wgmma::commit();
         if (c > 0) wgmma::wait<1>();
         if (c < 3) load_fragment(v[(c + 1) & 1], values ^ ((c + 1) << 4));
@@ -226,6 +229,10 @@ struct ValueWarpgroup : Ring {
     return flags;
   }
 
+  __device__ __forceinline__ void load_first(ValueFragment (&v)[2], u32 slot) const {
+    load_fragment(v[0], value_base(smem, index, warp(), lane()) + slot * plan::kRowBlock);
+  }
+
   // The stage is free: V is in registers, P multiplied, the factors applied.
   __device__ __forceinline__ void release(Stage stage) const {
     mbarrier::arrive_for_warp(smem + plan::kKeysEmpty + 8 * stage.slot, lane() == 0);
@@ -234,32 +241,34 @@ struct ValueWarpgroup : Ring {
   __device__ __forceinline__ void run() const {
     if (!has_work()) return;
     float total[4][32];
-    clear(total);
+#pragma unroll
+    for (u32 c = 0; c < 4; ++c) wgmma::claim(total[c]);
     ValueFragment v[2];
     Stage stage{0, 0};
     i32 unit_index = static_cast<i32>(blockIdx.x);
     u32 ordinal = 0;  // units finished
     while (true) {    // units
-      u32 flags;
-      // Blocks. What happens once per unit stands outside of this loop.
-      while (true) {
-        const u32 slot = stage.slot;
-        wait_probability(stage);
-        load_fragment(v[0], value_base(smem, index, warp(), lane()) + slot * plan::kRowBlock);
-        flags = multiply_values(total, v, slot);
-        if (flags & kLastOfItem) break;
+      wait_probability(stage);
+      load_first(v, stage.slot);
+      // A copy of the code for the first block, so that the total need not be cleared.
+      u32 flags = multiply_values<true>(total, v, stage.slot);
+      // The other blocks. What happens once per unit stands outside of this loop.
+      while (!(flags & kLastOfItem)) {
         release(stage);
         stage = stage.next();
+        wait_probability(stage);
+        load_first(v, stage.slot);
+        flags = multiply_values<false>(total, v, stage.slot);
       }
       scale_columns(total, smem + plan::kNormaliser + 256 * stage.slot);
       release(stage);
       // Every score of the unit is there, so its Q is not wanted any more.
       const u32 buffer = ordinal % plan::kQueryBuffers;
-      store_output(total, unit_index, smem + plan::kQuery + buffer * plan::kRowBlock + ((threadIdx.x >> 5) & 7) * 4096, args);
+      store_output(total, unit_index,
+                   smem + plan::kQuery + buffer * plan::kRowBlock + ((registers::thread_index() >> 5) & 7) * 4096, args);
       mbarrier::arrive_for_warp(smem + plan::kQueryEmpty + 8 * buffer, lane() == 0);
       ++ordinal;
       if (flags & kLastOfCta) break;
-      clear(total);
       unit_index += static_cast<i32>(gridDim.x);
       stage = stage.next();
     }

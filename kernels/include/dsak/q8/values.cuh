@@ -77,20 +77,12 @@ __device__ __forceinline__ void scale_columns(float (&total)[4][32], u32 factors
   }
 }
 
-// Starts an item.
-__device__ __forceinline__ void clear(float (&total)[4][32]) {
-#pragma unroll
-  for (u32 c = 0; c < 4; ++c)
-#pragma unroll
-    for (u32 i = 0; i < 32; ++i) total[c][i] = 0.f;
-}
-
 // Stores a warp's 64 heads x 64 columns as bf16, or as f16 for a part, to `row` (head 0, the warp's first column). Straight
 // from the registers that would be 32-byte pieces and about 3000 clocks; through 4 KiB of shared memory, `scratch`, it is whole
 // lines. Two rounds of 32 heads.
 template <bool part>
 __device__ __forceinline__ void store_rows(const float (&total)[4][32], u16* row, i64 stride_h, u32 scratch) {
-  const u32 t = threadIdx.x & 3, g = (threadIdx.x >> 2) & 7, lane = threadIdx.x & 31;
+  const u32 thread = registers::thread_index(), t = thread & 3, g = (thread >> 2) & 7, lane = thread & 31;
   // Rows of 128 bytes (a head's 64 columns) whose 16-byte units are swapped by bits 1 and 2 of the row, against bank conflicts.
   const u32 write = scratch + 256 * t + ((t << 5) | (g << 2));
   const u32 read = scratch + (lane >> 3) * 128 + (((lane & 7) ^ ((lane >> 4) << 1)) << 4);
@@ -120,7 +112,7 @@ __device__ __forceinline__ void store_rows(const float (&total)[4][32], u16* row
 
 __device__ __forceinline__ void store_output(const float (&total)[4][32], i32 unit_index, u32 scratch, const Arguments& args) {
   const Unit unit(unit_index, args);
-  const u32 column = ((threadIdx.x >> 5) & 7) * 64;
+  const u32 column = ((registers::thread_index() >> 5) & 7) * 64;
   if (unit.part >= 0) {
     store_rows<true>(total, args.partial_out + static_cast<i64>(unit.part) * (kHeads * kLatent) + column, kLatent, scratch);
     return;
@@ -132,11 +124,14 @@ __device__ __forceinline__ void store_output(const float (&total)[4][32], i32 un
                     scratch);
 }
 
-// Adds a key block's share to the float32 total. The tensor cores' own running sum would truncate it (see wgmma.cuh).
-__device__ __forceinline__ void promote(float (&total)[32], float (&partial)[32]) {
+// Adds a key block's share to the float32 total, or starts the total with it. The tensor cores' own running sum would truncate
+// it (see wgmma.cuh). `zero` is one that ptxas does not see through: it would give a plain copy of the products their
+// registers, and has none for accumulators that are products in one place and sums in another (C7512).
+template <bool first>
+__device__ __forceinline__ void promote(float (&total)[32], float (&partial)[32], float zero) {
   wgmma::pin(partial);
 #pragma unroll
-  for (u32 i = 0; i < 32; ++i) total[i] += partial[i];
+  for (u32 i = 0; i < 32; ++i) total[i] = (first ? zero : total[i]) + partial[i];
   wgmma::pin(total);  // now, not later: the registers of `partial` are wanted
 }
 
