@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <memory>
 #include <random>
 #include <vector>
 
@@ -85,6 +86,8 @@ struct Thread {
   u64 cluster_generation = 0;  // at its arrival at the cluster's barrier
   const std::function<bool()>* waits_for = nullptr;
   std::vector<std::function<void()>> copies;  // issued, not yet committed to a barrier
+  std::shared_ptr<u32> open_stores;           // copies to global memory that were issued, not yet committed to a group
+  std::vector<std::shared_ptr<u32>> stores;   // groups of them, and how many of each are under way
   std::vector<Product> issued;
   std::vector<std::vector<Product>> groups;
 };

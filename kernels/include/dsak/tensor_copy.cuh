@@ -1,4 +1,5 @@
-// Tensor copies (UTMALDG): one instruction moves a row, or a box of rows, from global to shared memory as a tensor map says.
+// Tensor copies (UTMALDG, UTMASTG): one instruction moves a row, or a box of rows, between global and shared memory as a tensor
+// map says.
 #pragma once
 
 #include "dsak/types.cuh"
@@ -33,5 +34,23 @@ __device__ __forceinline__ void copy_box(u32 destination, const Map* map, i32 by
       "l"(map), "r"(byte), "r"(row), "r"(outer), "r"(barrier), "l"(policy)
       : "memory");
 }
+
+// The other way: a box of a map [outer][rows][bytes] from shared memory, which this thread and others wrote before a fence of
+// their own (shared::fence_async_proxy) and a barrier. What a thread has stored since its last `commit` is a group.
+__device__ __forceinline__ void store_box(const Map* map, i32 byte, i32 row, i32 outer, u32 source) {
+  asm volatile("cp.async.bulk.tensor.3d.global.shared::cta.tile.bulk_group [%0, {%1, %2, %3}], [%4];" ::"l"(map), "r"(byte),
+               "r"(row), "r"(outer), "r"(source)
+               : "memory");
+}
+__device__ __forceinline__ void commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
+
+// Until all but the latest `pending` of the calling thread's groups have been read from shared memory.
+template <int pending>
+__device__ __forceinline__ void wait_read() {
+  asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(pending) : "memory");
+}
+
+// Until all of the calling thread's groups have been written.
+__device__ __forceinline__ void wait_written() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
 
 }  // namespace dsak::tensor_copy

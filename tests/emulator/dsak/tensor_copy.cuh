@@ -55,4 +55,27 @@ inline void copy_box(u32 destination, const Map* map, i32 byte, i32 row, i32 out
   });
 }
 
+inline void store_box(const Map* map, i32 byte, i32 row, i32 outer, u32 source) {
+  auto* from = machine::memory(source, map->box * 128);
+  auto& open = machine::self().open_stores;
+  if (open == nullptr) open = std::make_shared<u32>(0);
+  ++*open;
+  machine::land_later([=, boxes = *map, group = open] {
+    for_each_piece(boxes, byte, row, outer, source, from, [](u8* global, u8* shared) { std::memcpy(global, shared, 16); });
+    --*group;
+  });
+}
+inline void commit() { machine::self().stores.push_back(std::move(machine::self().open_stores)); }
+
+template <int pending>
+inline void wait_read() {
+  const auto& stores = machine::self().stores;
+  machine::wait_until([&stores] {
+    for (std::size_t i = 0; i + pending < stores.size(); ++i)
+      if (*stores[i] != 0) return false;
+    return true;
+  });
+}
+inline void wait_written() { wait_read<0>(); }
+
 }  // namespace dsak::tensor_copy

@@ -19,8 +19,9 @@
 //   Q                          2 x 32,768    2 x 32,768      2 x 36,864    2 x 36,864
 //   KV stages                  4 x 32,768    4 x 32,768      4 x 36,864    3 x 36,864
 //   P (at 576 in the rope tile)    16,384        32,768               0        12,288
+//   output (and over Q)            16,384             0               0             0
 //   factors, barriers               2,320         2,320           2,320         1,752
-//   in all                        215,312       231,696         223,504       198,360
+//   in all                        231,696       231,696         223,504       198,360
 // Registers: 24 producer, 104 scores, 192 values (two fewer usable); no spills.
 //
 // What it measures: benchmarks/results/README.md. What was tried: docs/tuning/q8_prefill.md.
@@ -51,6 +52,10 @@ struct Ring {
   }
   __device__ __forceinline__ void wait_probability(Stage stage) const {
     mbarrier::wait(smem + plan::kProbabilityFull + 8 * stage.slot, stage.phase);
+  }
+  // Whether a wait would return at once; the same in all lanes.
+  __device__ __forceinline__ bool probability_is_there(Stage stage) const {
+    return __all_sync(~0u, mbarrier::try_wait(smem + plan::kProbabilityFull + 8 * stage.slot, stage.phase));
   }
   __device__ __forceinline__ bool has_work() const { return static_cast<i32>(blockIdx.x) < Unit::count(args); }
 };
@@ -238,6 +243,13 @@ struct ValueWarpgroup : Ring {
     mbarrier::arrive_for_warp(smem + plan::kKeysEmpty + 8 * stage.slot, lane() == 0);
   }
 
+  // The Q buffer of unit `ordinal` is free: its scores are there, and its output has been read from it.
+  __device__ __forceinline__ void give_back(u32 ordinal) const {
+    const bool one = (registers::thread_index() & 31) == 0;
+    if (one) tensor_copy::wait_read<0>();
+    mbarrier::arrive_for_warp(smem + plan::kQueryEmpty + 8 * (ordinal % plan::kQueryBuffers), one);
+  }
+
   __device__ __forceinline__ void run() const {
     if (!has_work()) return;
     float total[4][32];
@@ -248,10 +260,15 @@ struct ValueWarpgroup : Ring {
     i32 unit_index = static_cast<i32>(blockIdx.x);
     u32 ordinal = 0;  // units finished
     while (true) {    // units
+      // The buffer of the unit before is given back once its output has been read from there: under this unit's first block, or
+      // at once where that is not there yet. With units of one block, it may be waiting for that very buffer.
+      const bool behind = ordinal != 0 && probability_is_there(stage);
+      if (ordinal != 0 && !behind) give_back(ordinal - 1);
       wait_probability(stage);
       load_first(v, stage.slot);
       // A copy of the code for the first block, so that the total need not be cleared.
       u32 flags = multiply_values<true>(total, v, stage.slot);
+      if (behind) give_back(ordinal - 1);
       // The other blocks. What happens once per unit stands outside of this loop.
       while (!(flags & kLastOfItem)) {
         release(stage);
@@ -263,15 +280,14 @@ struct ValueWarpgroup : Ring {
       scale_columns(total, smem + plan::kNormaliser + 256 * stage.slot);
       release(stage);
       // Every score of the unit is there, so its Q is not wanted any more.
-      const u32 buffer = ordinal % plan::kQueryBuffers;
-      store_output(total, unit_index,
-                   smem + plan::kQuery + buffer * plan::kRowBlock + ((registers::thread_index() >> 5) & 7) * 4096, args);
-      mbarrier::arrive_for_warp(smem + plan::kQueryEmpty + 8 * buffer, lane() == 0);
+      const u32 buffer = smem + plan::kQuery + (ordinal % plan::kQueryBuffers) * plan::kRowBlock;
+      store_output(total, unit_index, smem, buffer + ((registers::thread_index() >> 5) & 7) * 2 * plan::kBox, args);
       ++ordinal;
       if (flags & kLastOfCta) break;
       unit_index += static_cast<i32>(gridDim.x);
       stage = stage.next();
     }
+    if (lane() == 0) tensor_copy::wait_written();
   }
 };
 
@@ -282,39 +298,17 @@ using namespace dsak;
 extern "C" __global__ void __launch_bounds__(dsak::q8::kThreads, 1)
     sparse_mla_prefill_q8(const __grid_constant__ tensor_copy::Map q, const u8* q_rope, const u8* kv, const i32* indices,
                           const i32* topk_length, const float* attn_sink, const float* q_scale, const float* kv_scale,
-                          bf16_bits* out, float* max_logits, float* lse, u16* partial_out, float* partial_scalars,
-                          i64 q_stride_t, i64 q_stride_h, i64 q_rope_stride_t, i64 q_rope_stride_h, i64 kv_stride,
-                          i64 indices_stride, i64 out_stride_t, i64 out_stride_h, i32 T, i32 H, i32 topk, i32 s_kv,
-                          i32 whole_items, i32 splits, float sm_scale) {
+                          const __grid_constant__ tensor_copy::Map out, float* max_logits, float* lse, u16* partial_out,
+                          float* partial_scalars, i64 q_stride_t, i64 q_stride_h, i64 q_rope_stride_t, i64 q_rope_stride_h,
+                          i64 kv_stride, i64 indices_stride, i64 out_stride_t, i64 out_stride_h, i32 T, i32 H, i32 topk,
+                          i32 s_kv, i32 whole_items, i32 splits, float sm_scale) {
   using namespace dsak::q8;
   extern __shared__ __align__(1024) u8 dynamic_shared[];
   const u32 smem = shared::address_of(dynamic_shared);
-  const Arguments args{&q,
-                       q_rope,
-                       kv,
-                       indices,
-                       topk_length,
-                       attn_sink,
-                       q_scale,
-                       kv_scale,
-                       out,
-                       max_logits,
-                       lse,
-                       partial_out,
-                       partial_scalars,
-                       q_rope_stride_t,
-                       q_rope_stride_h,
-                       kv_stride,
-                       indices_stride,
-                       out_stride_t,
-                       out_stride_h,
-                       T,
-                       H,
-                       topk,
-                       s_kv,
-                       whole_items,
-                       splits,
-                       sm_scale};
+  const Arguments args{
+      &q,         q_rope, kv,          indices,         topk_length,     attn_sink,       q_scale,   kv_scale,       &out,
+      max_logits, lse,    partial_out, partial_scalars, q_rope_stride_t, q_rope_stride_h, kv_stride, indices_stride, T,
+      H,          topk,   s_kv,        whole_items,     splits,          sm_scale};
   // Through a shuffle, so that ptxas knows the roles to be uniform: wgmma under a branch it thinks divergent is serialised.
   const u32 warpgroup = __shfl_sync(~0u, threadIdx.x >> 7, 0);
   if (threadIdx.x == 0) {

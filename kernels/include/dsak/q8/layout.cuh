@@ -60,12 +60,12 @@ struct Arguments {
   const float* attn_sink;
   const float* q_scale;
   const float* kv_scale;
-  bf16_bits* out;
+  const tensor_copy::Map* out;  // [T][H][1024 bytes], a box is 16 heads x 128 bytes
   float* max_logits;
   float* lse;
   u16* partial_out;        // of every part: 64 heads x 512 halves, normalised, without kv_scale
   float* partial_scalars;  // of every part: 64 heads x (base-2 log of the sum of exponentials, largest logit)
-  i64 q_rope_stride_t, q_rope_stride_h, kv_stride, indices_stride, out_stride_t, out_stride_h;
+  i64 q_rope_stride_t, q_rope_stride_h, kv_stride, indices_stride;
   i32 T, H, topk, s_kv;
   i32 whole_items, splits;  // items from whole_items on are done in `splits` parts
   float sm_scale;
@@ -114,7 +114,12 @@ constexpr u32 kOwnTerms = (kTwoTerms ? 2 : 1) - (kHasRope ? 1 : 0);  // terms wi
 constexpr u32 kQuery = 0;
 constexpr u32 kKeysValues = kQuery + kQueryBuffers * kRowBlock;
 constexpr u32 kProbability = kKeysValues + kStages * kRowBlock;
-constexpr u32 kRescale = kProbability + kOwnTerms * kStages * kTerm;  // 64 floats per stage: what the block makes of older sums
+// Where a value warp puts its output together, in boxes of 16 heads x 64 columns: two in the unit's Q, whose scores are there
+// by then, and a third of its own where there is room for it.
+constexpr u32 kBox = 16 * 128;
+constexpr u32 kOutput = kProbability + kOwnTerms * kStages * kTerm;
+constexpr u32 kBoxes = !kHasRope && !kTwoTerms ? 3 : 2;
+constexpr u32 kRescale = kOutput + 8 * (kBoxes - 2) * kBox;  // 64 floats per stage: what the block makes of older sums
 constexpr u32 kNormaliser = kRescale + kStages * 256;    // 64 floats per stage: factor of the output of an item that ends there
 constexpr u32 kConstants = kNormaliser + kStages * 256;  // 4 floats
 constexpr u32 kNews = kConstants + 16;                   // 4 words per stage, one of each score warp: the block's flags
@@ -133,6 +138,8 @@ __device__ __forceinline__ constexpr u32 probability(u32 slot, u32 term) {
   return kProbability + ((kHasRope ? term - 1 : term) * kStages + slot) * kTerm;
 }
 static_assert(kBlock % 16 == 0, "read as one vector");
+static_assert(kRowBlock % 1024 == 0 && kOutput % 1024 == 0, "the swizzle repeats every 1024 bytes");
+static_assert(2 * 8 * kBox <= kRowBlock, "two boxes of every value warp fit over Q");
 static_assert(kTotal <= 232448, "227 KiB of shared memory per CTA");
 }  // namespace plan
 

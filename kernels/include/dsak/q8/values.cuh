@@ -17,6 +17,8 @@
 #include "dsak/q8/layout.cuh"
 #include "dsak/registers.cuh"
 #include "dsak/shared_memory.cuh"
+#include "dsak/swizzle.cuh"
+#include "dsak/tensor_copy.cuh"
 #include "dsak/wgmma.cuh"
 
 namespace dsak::q8 {
@@ -77,16 +79,14 @@ __device__ __forceinline__ void scale_columns(float (&total)[4][32], u32 factors
   }
 }
 
-// Stores a warp's 64 heads x 64 columns as bf16, or as f16 for a part, to `row` (head 0, the warp's first column). Straight
-// from the registers that would be 32-byte pieces and about 3000 clocks; through 4 KiB of shared memory, `scratch`, it is whole
-// lines. Two rounds of 32 heads.
-template <bool part>
-__device__ __forceinline__ void store_rows(const float (&total)[4][32], u16* row, i64 stride_h, u32 scratch) {
+// Stores a warp's 64 heads x 64 columns of a part as f16 to `row` (head 0, the warp's first column). Straight from the
+// registers that would be 32-byte pieces; through 4 KiB of shared memory, `scratch`, it is whole lines. Two rounds of 32 heads.
+__device__ __forceinline__ void store_part(const float (&total)[4][32], u16* row, u32 scratch) {
   const u32 thread = registers::thread_index(), t = thread & 3, g = (thread >> 2) & 7, lane = thread & 31;
   // Rows of 128 bytes (a head's 64 columns) whose 16-byte units are swapped by bits 1 and 2 of the row, against bank conflicts.
   const u32 write = scratch + 256 * t + ((t << 5) | (g << 2));
   const u32 read = scratch + (lane >> 3) * 128 + (((lane & 7) ^ ((lane >> 4) << 1)) << 4);
-  row += static_cast<i32>(lane >> 3) * stride_h + (lane & 7) * 8;
+  row += (lane >> 3) * kLatent + (lane & 7) * 8;
 #pragma unroll
   for (u32 round = 0; round < 2; ++round) {
     __syncwarp();
@@ -96,8 +96,8 @@ __device__ __forceinline__ void store_rows(const float (&total)[4][32], u16* row
       for (u32 c = 0; c < 4; ++c) {
         const float* d = total[c] + 4 * (4 * round + j);
         const u32 address = (write ^ (c << 5)) + j * 1024;
-        shared::store(address, part ? to_f16x2(d[0], d[2]) : to_bf16x2(d[0], d[2]));
-        shared::store(address + 128, part ? to_f16x2(d[1], d[3]) : to_bf16x2(d[1], d[3]));
+        shared::store(address, to_f16x2(d[0], d[2]));
+        shared::store(address + 128, to_f16x2(d[1], d[3]));
       }
     __syncwarp();
 #pragma unroll
@@ -105,23 +105,56 @@ __device__ __forceinline__ void store_rows(const float (&total)[4][32], u16* row
       u32 w[4];
       shared::load(w[0], w[1], w[2], w[3], (read ^ ((i & 1) << 6)) + i * 512);
       global::store(row, w[0], w[1], w[2], w[3]);
-      row += 4 * stride_h;
+      row += 4 * kLatent;
     }
   }
 }
 
-__device__ __forceinline__ void store_output(const float (&total)[4][32], i32 unit_index, u32 scratch, const Arguments& args) {
-  const Unit unit(unit_index, args);
-  const u32 column = ((registers::thread_index() >> 5) & 7) * 64;
-  if (unit.part >= 0) {
-    store_rows<true>(total, args.partial_out + static_cast<i64>(unit.part) * (kHeads * kLatent) + column, kLatent, scratch);
-    return;
-  }
+// Sends a warp's 64 heads x 64 columns as bf16, in four tensor copies of 16 heads, which drain beside the next unit's products:
+// the stores of all eight value warps, 64 KiB, would hold up their own and the other warps' shared-memory accesses for about
+// 2000 clocks. `places` are the warp's two boxes over Q; lane 0 commits and waits.
+__device__ __forceinline__ void send_item(const float (&total)[4][32], i32 item, u32 smem, u32 places, const Arguments& args) {
+  const u32 thread = registers::thread_index(), t = thread & 3, g = (thread >> 2) & 7, warp = (thread >> 5) & 7;
   const i32 head_tiles = args.H / static_cast<i32>(kHeads);
-  const i32 token = Unit::token(unit.item, head_tiles);
-  const i32 head = (unit.item - token * head_tiles) * static_cast<i32>(kHeads);
-  store_rows<false>(total, args.out + token * args.out_stride_t + head * args.out_stride_h + column, args.out_stride_h,
-                    scratch);
+  const i32 token = Unit::token(item, head_tiles);
+  const i32 head = (item - token * head_tiles) * static_cast<i32>(kHeads);
+  const u32 own_word = swizzle::offset128(2 * t, g >> 2) + 4 * (g & 3);  // of head 2t, chunk 0
+#pragma unroll
+  for (u32 box = 0; box < 4; ++box) {
+    const u32 slot = box % plan::kBoxes;
+    const u32 place = slot < 2 ? places + slot * plan::kBox : smem + plan::kOutput + warp * plan::kBox;
+    if (box >= plan::kBoxes) {
+      if ((thread & 31) == 0) tensor_copy::wait_read<plan::kBoxes - 1>();
+      __syncwarp();
+    }
+#pragma unroll
+    for (u32 j = 0; j < 2; ++j)
+#pragma unroll
+      for (u32 c = 0; c < 4; ++c) {
+        const float* d = total[c] + 4 * (2 * box + j);
+        const u32 address = ((place + own_word) ^ (c << 5)) + j * 1024;
+        shared::store(address, to_bf16x2(d[0], d[2]));
+        shared::store((address ^ 16) + 128, to_bf16x2(d[1], d[3]));  // one row further down
+      }
+    shared::fence_async_proxy();
+    __syncwarp();
+    if ((thread & 31) == 0) {
+      tensor_copy::store_box(args.out, static_cast<i32>(128 * warp), head + static_cast<i32>(16 * box), token, place);
+      tensor_copy::commit();
+    }
+  }
+}
+
+// `scratch`: 4 KiB of the warp's, over Q.
+__device__ __forceinline__ void store_output(const float (&total)[4][32], i32 unit_index, u32 smem, u32 scratch,
+                                             const Arguments& args) {
+  const Unit unit(unit_index, args);
+  if (unit.part >= 0) {
+    const u32 column = ((registers::thread_index() >> 5) & 7) * 64;
+    store_part(total, args.partial_out + static_cast<i64>(unit.part) * (kHeads * kLatent) + column, scratch);
+  } else {
+    send_item(total, unit.item, smem, scratch, args);
+  }
 }
 
 // Adds a key block's share to the float32 total, or starts the total with it. The tensor cores' own running sum would truncate
