@@ -54,8 +54,8 @@ def param(p: Param, target: Target) -> dict[str, Any]:
 def arg(a: Arg) -> dict[str, Any]:
     if a.type == "null":
         return {"name": a.name, "type": "null"}
-    if a.type == "rows":
-        return {"name": a.name, "type": a.type, "value": a.value}
+    if a.type == "map":
+        return {"name": a.name, "type": a.type, "value": a.value, "lines": a.box[0], "rows": a.box[1]}
     if a.type == "ptr":
         return {"name": a.name, "type": a.type, "value": a.value, "offset": canonical(a.offset)}
     return {"name": a.name, "type": a.type, "value": canonical(a.value)}

@@ -89,21 +89,22 @@ class Rule:
 
 @dataclass(frozen=True)
 class Arg:
-    """One launch argument: ``type`` is ``ptr`` (``value`` names a tensor; absent optionals pass null), ``rows``, ``null`` or a scalar
+    """One launch argument: ``type`` is ``ptr`` (``value`` names a tensor; absent optionals pass null), ``map``, ``null`` or a scalar
     type.
 
-    ``rows`` is a CUDA tensor map of the rows of tensor ``value``, 128 bytes by value: a tensor copy brings one row, in lines of 128
-    bytes with the 128-byte swizzle, and zeros for a row that is not there. ``offset`` moves a pointer by so many bytes. ``multiple``
-    promises the compiler that the value is a multiple of it, and ``dtype`` which of a tensor's element types it points to; both
-    become guards.
+    ``map`` is a CUDA tensor map of tensor ``value``, 128 bytes by value, whose rows are lines of 128 bytes: a tensor copy moves a
+    ``box`` of so many lines (0: all) of each of so many neighbouring rows, with the 128-byte swizzle in shared memory. Of rows that are
+    not there it brings zeros. ``offset`` moves a pointer by so many bytes. ``multiple`` promises the compiler that the value is a
+    multiple of it, and ``dtype`` which of a tensor's element types it points to; both become guards.
     """
 
     name: str
-    type: Literal["ptr", "rows", "null", "i32", "i64", "f32"]
+    type: Literal["ptr", "map", "null", "i32", "i64", "f32"]
     value: str = ""
     offset: str = "0"
     multiple: int = 1
     dtype: str = ""
+    box: tuple[int, int] = (0, 1)
 
 
 def ptr(name: str, of: str | None = None, offset: str | int = 0, dtype: str = "") -> Arg:
@@ -115,8 +116,13 @@ def ptr(name: str, of: str | None = None, offset: str | int = 0, dtype: str = ""
 
 
 def rows(name: str, of: str | None = None, dtype: str = "") -> Arg:
-    """A tensor map of the rows of tensor ``of`` (default: of the same name), which has two dimensions. ``dtype`` as for ``ptr``."""
-    return Arg(name, "rows", of or name, dtype=dtype)
+    """A tensor map of tensor ``of`` (default: of the same name) whose boxes are whole rows. ``dtype`` as for ``ptr``."""
+    return Arg(name, "map", of or name, dtype=dtype)
+
+
+def boxes(name: str, rows: int, of: str | None = None, dtype: str = "") -> Arg:
+    """A tensor map whose boxes are one line of each of ``rows`` rows. What a row has beyond its last whole line is not in the map."""
+    return Arg(name, "map", of or name, dtype=dtype, box=(1, rows))
 
 
 def null(name: str) -> Arg:
@@ -234,8 +240,9 @@ class Op:
         for a in (a for x in c.launches for a in x.kernel.args):
             if a.multiple > 1:
                 promised[f"({a.value}) % {a.multiple} == 0"] = None
-            if a.type == "rows":
-                promised[f"{a.value}.d1 * {DTYPES[self.pointer_dtype(a, target)]} % 128 == 0"] = None
+            if a.type == "map" and a.box[0] == 0:
+                last = len(self.tensors[a.value].dims) - 1
+                promised[f"{a.value}.d{last} * {DTYPES[self.pointer_dtype(a, target)]} % 128 == 0"] = None
             if a.dtype:
                 promised[f"{a.value}.dtype == '{self.pointer_dtype(a, target)}'"] = None
         return replace(c, when=" and ".join((f"({c.when})", *promised)) if promised else c.when)
@@ -336,7 +343,7 @@ def _check_candidate(op: Op, c: Candidate, expr: Callable[[str | int | float, st
         for g in x.grid:
             expr(g, f"{where}, grid")
         for a in x.kernel.args:
-            if a.type in ("ptr", "rows") and a.value != "workspace":
+            if a.type in ("ptr", "map") and a.value != "workspace":
                 if a.value not in op.tensors:
                     raise fail(f"{where}: argument {a.name} points to {a.value!r}, which is no tensor of the op")
                 dtypes = op.tensors[a.value].dtype.split("|")
@@ -344,10 +351,14 @@ def _check_candidate(op: Op, c: Candidate, expr: Callable[[str | int | float, st
                     raise fail(f"{where}: argument {a.name} needs dtype exactly when {a.value} takes several ({'|'.join(dtypes)})")
             if a.type == "ptr":
                 expr(a.offset, f"{where}, offset of {a.name}")
-            elif a.type == "rows":
+            elif a.type == "map":
                 t = op.tensors.get(a.value)
-                if t is None or len(t.dims) != 2 or t.optional or t.layout == "any" or t.align % 16:
-                    raise fail(f"{where}: argument {a.name} needs a required tensor of two dimensions, with rows aligned to 16 bytes")
+                if t is None or len(t.dims) not in (2, 3) or t.optional or t.layout == "any" or t.align % 16:
+                    raise fail(
+                        f"{where}: argument {a.name} needs a required tensor of two or three dimensions, with rows aligned to 16 bytes"
+                    )
+                if not (0 <= a.box[0] <= 256 and 1 <= a.box[1] <= 256):
+                    raise fail(f"{where}: argument {a.name} has boxes of {a.box}; wanted at most 256 lines of 1 to 256 rows")
                 if any(TARGETS[name].vendor != "nvidia" for name in c.targets if name in TARGETS):
                     raise fail(f"{where}: argument {a.name} is a tensor map, which only CUDA has")
             elif a.type != "null":

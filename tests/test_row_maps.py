@@ -1,4 +1,4 @@
-"""A `rows` argument reaches the driver as a tensor map of the tensor's rows, and the kernel by value."""
+"""A `map` argument reaches the driver as a tensor map of the tensor's rows, and the kernel by value."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from aot.spec import Candidate, Launch, Op, SpecError, Tensor, i32, rows
+from aot.spec import Arg, Candidate, Launch, Op, SpecError, Tensor, boxes, i32, rows
 from aot.spec import Kernel as Source
 from aot.targets import TARGETS
 from tests import cabi
@@ -19,7 +19,7 @@ BYTES, SWIZZLE_128 = 0, 3
 
 
 def take_op() -> dict[str, Any]:
-    args = [{"name": "kv", "type": "rows", "value": "kv"}, scalar("N", "i32")]
+    args = [{"name": "kv", "type": "map", "value": "kv", "lines": 0, "rows": 1}, scalar("N", "i32")]
     params = [tensor_param("x", "f32", "T"), tensor_param("kv", "e4m3fn|bf16", "N D")]
     made = [candidate("small", "T < 9", launch("take", args, ["T", "1", "1"])), candidate("large", "T >= 9", launch("more", args[::-1]))]
     return cabi.op("take", params, made)
@@ -59,6 +59,16 @@ def test_a_map_is_encoded_when_the_tensor_moves(runtime: Runtime, cuda: Standin)
     assert [words(x["args"]) for x in cuda.launches()] == [[a, 70] for a in (KV, KV, ELSEWHERE, ELSEWHERE, KV)]
 
 
+def test_boxes_of_lines_of_several_rows(tmp_path: Path, cuda: Standin) -> None:
+    args = [{"name": "q", "type": "map", "value": "q", "lines": 1, "rows": 64}]
+    op = cabi.op("heads", [tensor_param("q", "bf16", "T H D")], [candidate("all", "1", launch("heads", args, ["T", "1", "1"]))])
+    with Runtime([cabi.write_pack(tmp_path / "sm90", "sm90", [op])], cuda=cuda.path) as runtime:
+        for shape, strides in (([5, 64, 288], [64 * 320 + 8, 320, 1]), ([1, 64, 288], None), ([0, 64, 288], None)):
+            runtime.op("heads").launch(tensor("bf16", shape, strides, KV))
+    line = f"cuTensorMapEncodeTiled {BYTES} {KV} 0 {SWIZZLE_128} 0 128,128,1,128 4,1,1,"
+    assert cuda.calls("cuTensorMapEncodeTiled") == [line + "640 64,64,1,40976 5,1,1,", line + "576 64,64,1,576 1,1,1,"]
+
+
 def test_other_arguments_keep_their_places(runtime: Runtime, cuda: Standin) -> None:
     for t in (4, 9, 4, 9):
         take(runtime, tensor("e4m3fn", [70, 512], None, KV), t)
@@ -94,8 +104,8 @@ def test_rows_are_of_a_tensor_that_is_there(tmp_path: Path) -> None:
         Runtime([cabi.write_pack(tmp_path / "sm90", "sm90", [op])])
 
 
-def declared(kv: Tensor, target: str) -> Op:
-    kernel = Source("cuda", "take.cu", "take", (rows("kv"), i32("N")), options={"threads": 32, "shared": 0})
+def declared(kv: Tensor, target: str, arg: Arg | None = None) -> Op:
+    kernel = Source("cuda", "take.cu", "take", (arg or rows("kv"), i32("N")), options={"threads": 32, "shared": 0})
     made = Candidate("take", (target,), "1", (Launch(kernel, ("N", 1, 1)),))
     return Op("take", "Takes.", (kv,), (made,), holes={t: "not served" for t in TARGETS if t != target})
 
@@ -103,12 +113,19 @@ def declared(kv: Tensor, target: str) -> Op:
 def test_whole_lines_are_a_guard() -> None:
     op = declared(Tensor("kv", "bf16", "N D", "Rows."), "sm90")
     assert op.candidates_for(TARGETS["sm90"])[0].when == "(1) and kv.d1 * 2 % 128 == 0"
+    heads = declared(Tensor("kv", "bf16", "N H D", "Rows."), "sm90", boxes("kv", 64))
+    assert heads.candidates_for(TARGETS["sm90"])[0].when == "1"
+
+
+def test_boxes_are_of_256_rows_at_most() -> None:
+    with pytest.raises(SpecError, match="at most 256 lines"):
+        declared(Tensor("kv", "bf16", "N D", "Rows."), "sm90", boxes("kv", 257))
 
 
 @pytest.mark.parametrize(
     ("changes", "target", "text"),
     [
-        ({"shape": "N"}, "sm90", "two dimensions"),
+        ({"shape": "N"}, "sm90", "two or three dimensions"),
         ({"optional": True}, "sm90", "required"),
         ({"align": 8}, "sm90", "16 bytes"),
         ({"dtype": "bf16|f32"}, "sm90", "needs dtype"),

@@ -22,7 +22,7 @@ SERIALIZED = re.compile(r".*\(C75\d\d\).*")
 _WORD = ("u64", "b64", "s64")
 CLASSES: dict[str, tuple[str, ...]] = {
     "ptr": _WORD,
-    "rows": ("b8[128]",),
+    "map": ("b8[128]",),
     "null": _WORD,
     "i64": _WORD,
     "i32": ("u32", "b32", "s32"),

@@ -6,7 +6,7 @@ decode batch is all left-over; a prefill chunk of 4096 tokens has a few.
 """
 
 from aot.registry import sibling
-from aot.spec import Candidate, Kernel, Launch, f32, i32, i64, ptr
+from aot.spec import Candidate, Kernel, Launch, boxes, f32, i32, i64, ptr
 
 shared = sibling(__file__, "sparse_mla")
 
@@ -34,6 +34,10 @@ PART_BYTES = 64 * 512 * 2  # float16
 SCALAR_BYTES = 64 * 2 * 4
 
 
+MAPS = {"q": boxes("q", rows=64, dtype="fp8"), "out": boxes("out", rows=16)}
+"""Queries and output move by tensor copies: 128 bytes of so many heads."""
+
+
 def kernel(d: int, precision: str, rope_tensor: bool, split: bool) -> Kernel:
     rope = "q_rope" if rope_tensor else "q"
     return Kernel(
@@ -41,7 +45,7 @@ def kernel(d: int, precision: str, rope_tensor: bool, split: bool) -> Kernel:
         source="q8_prefill.cu",
         entry="sparse_mla_prefill_q8",
         args=(
-            *shared.cuda_pointers(rope),
+            *(MAPS.get(a.name, a) for a in shared.cuda_pointers(rope)),
             ptr("partial_out", of="workspace"),
             ptr("partial_scalars", of="workspace", offset=f"{PARTS} * {PART_BYTES}" if split else 0),
             *shared.cuda_strides(rope),
@@ -55,7 +59,7 @@ def kernel(d: int, precision: str, rope_tensor: bool, split: bool) -> Kernel:
         ),
         constants={"DSAK_D": d, "DSAK_PRECISION": PRECISIONS[precision]},
         options={"threads": THREADS, "shared": SHARED[d, precision]},
-        promises=(r"QGMMA",),
+        promises=(r"QGMMA", r"UTMALDG", r"UTMASTG"),
     )
 
 

@@ -148,16 +148,24 @@ uint64_t scalar_word(const Plan& plan, const ArgPlan& a, const int64_t* slots, c
 }
 
 // Rows of a tensor that has two dimensions, without its address.
-RowsView view_of(const Plan& plan, int tensor, const int64_t* slots) {
-  const ParamPlan& p = *plan.tensor(tensor);
+BoxesView view_of(const Plan& plan, const ArgPlan& arg, const int64_t* slots) {
+  const ParamPlan& p = *plan.tensor(arg.tensor);
   const auto dtype = std::find_if(p.dtypes.begin(), p.dtypes.end(),
                                   [&](const ParamPlan::Allowed& a) { return a.name == slots[p.slot + kDType]; });
   const uint64_t element = dtype->type.bits / 8;
   const auto at = [&](int slot) { return static_cast<uint64_t>(slots[slot]); };
-  const uint64_t bytes = at(p.size_slot(1)) * element;
-  const uint64_t count = at(p.size_slot(0));
-  // A map has a row at least, and a stride; nobody asks for a row that is not there.
-  return {0, std::max<uint64_t>(count, 1), bytes, count > 1 ? at(p.stride_slot(0)) * element : bytes};
+  BoxesView view{};
+  view.bytes = at(p.size_slot(p.rank - 1)) * element;
+  view.rank = static_cast<uint32_t>(p.rank - 1);
+  for (uint32_t i = 0; i < view.rank; ++i) {
+    const int dimension = p.rank - 2 - static_cast<int>(i);
+    // A map has a row at least, and a stride; nobody asks for a row that is not there.
+    view.sizes[i] = std::max<uint64_t>(at(p.size_slot(dimension)), 1);
+    view.strides[i] = view.sizes[i] > 1 ? at(p.stride_slot(dimension)) * element : view.bytes;
+  }
+  view.lines = arg.box[0] != 0 ? arg.box[0] : static_cast<uint32_t>(view.bytes / kLineBytes);
+  view.rows = arg.box[1];
+  return view;
 }
 
 }  // namespace
@@ -284,8 +292,8 @@ void fill(const Plan& plan, const int64_t* slots, Resolution* out) {
     for (const ArgPlan& a : *l.kernel->args) {
       out->words[word] = 0;
       out->params[word] = &out->words[word];
-      if (a.kind == ArgPlan::kRows) {
-        out->maps.push_back({{}, view_of(plan, a.tensor, slots), a.tensor});
+      if (a.kind == ArgPlan::kMap) {
+        out->maps.push_back({{}, view_of(plan, a, slots), a.tensor});
         out->params[word] = out->maps.back().opaque;
       } else if (a.kind == ArgPlan::kPointer)
         out->patches.push_back({word, a.tensor, evaluate(plan, a.value, slots, {"argument ", &a.name})});

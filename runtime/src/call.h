@@ -48,7 +48,7 @@ struct Resolution {
   // A tensor map, encoded anew when the tensor lies elsewhere than last time.
   struct Map {
     alignas(kTensorMapAlignment) unsigned char opaque[kTensorMapBytes];
-    RowsView rows;
+    BoxesView boxes;
     int tensor;
     bool encoded = false;
   };

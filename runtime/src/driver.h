@@ -24,11 +24,15 @@ struct LaunchConfig {
   void** args;
 };
 
-// Rows of a tensor, for a tensor map: `count` rows of `bytes` bytes, a multiple of 128, each `stride` bytes after the one
-// before.
-struct RowsView {
-  uint64_t address, count, bytes, stride;
+// A tensor for a tensor map: rows of `bytes` bytes, of which only whole lines of 128 count, in one or two dimensions. A box is
+// `lines` lines of each of `rows` neighbouring rows.
+struct BoxesView {
+  uint64_t address, bytes;
+  uint32_t rank;                  // of what follows
+  uint64_t sizes[2], strides[2];  // the inner dimension first; strides in bytes
+  uint32_t lines, rows;
 };
+constexpr uint64_t kLineBytes = 128;
 constexpr size_t kTensorMapBytes = 128, kTensorMapAlignment = 64;
 
 // Codes are the driver's own; 0 is success everywhere. Functions that return one do not throw and are on the launch path.
@@ -60,14 +64,14 @@ class Driver {
   virtual int enter(int device, void* context, Current* previous) noexcept = 0;
   virtual void leave(const Current& previous) noexcept = 0;
   virtual int launch(const LaunchConfig& config) noexcept = 0;
-  // Writes the tensor map that a `rows` argument is; a box is one row, in lines of 128 bytes with the 128-byte swizzle.
-  virtual int encode(const RowsView& rows, void* map) noexcept = 0;
+  // Writes the tensor map that a `map` argument is: [outer][rows][lines][128 bytes], with the 128-byte swizzle.
+  virtual int encode(const BoxesView& boxes, void* map) noexcept = 0;
 
   // Throw what went wrong when enter, launch or encode returned `code`; `symbol` is the kernel, if there is one.
   [[noreturn]] virtual void enter_failed(int code) = 0;
   [[noreturn]] virtual void launch_failed(int code, const LaunchConfig& config, const std::string& symbol) = 0;
   // `who` asked for the map.
-  [[noreturn]] virtual void encode_failed(int code, const std::string& who, const RowsView& rows) = 0;
+  [[noreturn]] virtual void encode_failed(int code, const std::string& who, const BoxesView& boxes) = 0;
 };
 
 // Throws Error (DSAK_ERR_DRIVER) when the library is not there or does not start.

@@ -166,24 +166,24 @@ class CudaDriver final : public Driver {
     return api_.cuLaunchKernelEx(&config, c.function, c.args, nullptr);
   }
 
-  int encode(const RowsView& rows, void* map) noexcept override {
+  int encode(const BoxesView& boxes, void* map) noexcept override {
     if (api_.cuTensorMapEncodeTiled == nullptr) return kNotSupported;
-    constexpr uint32_t kLine = 128, kRank = 3, every[kRank] = {1, 1, 1};
-    const uint32_t lines = static_cast<uint32_t>(rows.bytes / kLine), box[kRank] = {kLine, lines, 1};
-    const uint64_t sizes[kRank] = {kLine, lines, rows.count}, strides[kRank - 1] = {kLine, rows.stride};
-    return api_.cuTensorMapEncodeTiled(map, kBytes, kRank, reinterpret_cast<void*>(rows.address), sizes, strides, box, every,
-                                       kNoInterleave, kSwizzle128, kPromotionL2At128, kZeros);
+    constexpr uint32_t kMost = 4, every[kMost] = {1, 1, 1, 1};
+    const uint32_t box[kMost] = {kLineBytes, boxes.lines, boxes.rows, 1};
+    const uint64_t sizes[kMost] = {kLineBytes, boxes.bytes / kLineBytes, boxes.sizes[0], boxes.sizes[1]};
+    const uint64_t strides[kMost - 1] = {kLineBytes, boxes.strides[0], boxes.strides[1]};
+    return api_.cuTensorMapEncodeTiled(map, kBytes, 2 + boxes.rank, reinterpret_cast<void*>(boxes.address), sizes, strides, box,
+                                       every, kNoInterleave, kSwizzle128, kPromotionL2At128, kZeros);
   }
 
   [[noreturn]] void enter_failed(int code) override { refuse(code, "cuCtxSetCurrent", {}); }
   [[noreturn]] void launch_failed(int code, const LaunchConfig& c, const std::string& symbol) override {
     refuse(code, is_extended(c) ? "cuLaunchKernelEx" : "cuLaunchKernel", symbol);
   }
-  [[noreturn]] void encode_failed(int code, const std::string& who, const RowsView& rows) override {
-    refuse(
-        code,
-        cat(who, "cuTensorMapEncodeTiled for ", rows.count, " rows of ", rows.bytes, " bytes, ", rows.stride, " apart").c_str(),
-        {});
+  [[noreturn]] void encode_failed(int code, const std::string& who, const BoxesView& boxes) override {
+    std::string rows = cat(boxes.sizes[0], " rows of ", boxes.bytes, " bytes, ", boxes.strides[0], " apart");
+    if (boxes.rank > 1) rows += cat(", ", boxes.sizes[1], " times, ", boxes.strides[1], " apart");
+    refuse(code, cat(who, "cuTensorMapEncodeTiled for ", rows).c_str(), {});
   }
 
  private:

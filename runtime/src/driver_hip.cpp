@@ -110,14 +110,14 @@ class HipDriver final : public Driver {
                                       c.stream, c.args, nullptr);
   }
 
-  // Plans refuse `rows` arguments of AMD's kernels.
-  int encode(const RowsView&, void*) noexcept override { return kNotSupported; }
+  // Plans refuse `map` arguments of AMD's kernels.
+  int encode(const BoxesView&, void*) noexcept override { return kNotSupported; }
 
   [[noreturn]] void enter_failed(int code) override { refuse(code, "hipSetDevice", {}); }
   [[noreturn]] void launch_failed(int code, const LaunchConfig&, const std::string& symbol) override {
     refuse(code, "hipModuleLaunchKernel", symbol);
   }
-  [[noreturn]] void encode_failed(int code, const std::string& who, const RowsView&) override {
+  [[noreturn]] void encode_failed(int code, const std::string& who, const BoxesView&) override {
     refuse(code, (who + "a tensor map").c_str(), {});
   }
 

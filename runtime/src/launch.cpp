@@ -102,13 +102,13 @@ void encode(const Plan& plan, Driver& driver, Resolution& r, const uintptr_t* ba
   for (Resolution::Map& m : r.maps) {
     // The address of an empty tensor was not looked at; any aligned one does, for nobody asks for a row of it.
     const uintptr_t base = bases[m.tensor], address = base != 0 && base % 16 == 0 ? base : 16;
-    if (m.encoded && m.rows.address == address) continue;
-    m.rows.address = address;
-    const int code = driver.encode(m.rows, m.opaque);
+    if (m.encoded && m.boxes.address == address) continue;
+    m.boxes.address = address;
+    const int code = driver.encode(m.boxes, m.opaque);
     m.encoded = code == 0;
     if (code == 0) continue;
     const ParamPlan& p = *plan.tensor(m.tensor);
-    driver.encode_failed(code, cat(plan.op->name, ": ", p.name, ": "), m.rows);
+    driver.encode_failed(code, cat(plan.op->name, ": ", p.name, ": "), m.boxes);
   }
 }
 

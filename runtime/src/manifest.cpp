@@ -167,9 +167,11 @@ ParamDecl read_scalar(const Node& n) {
 ArgDecl read_arg(const Node& n) {
   ArgDecl a;
   a.name = n["name"].text();
-  a.type = n["type"].one_of({"ptr", "rows", "null", "i32", "i64", "f32"});
-  if (a.type == "rows") {
+  a.type = n["type"].one_of({"ptr", "map", "null", "i32", "i64", "f32"});
+  if (a.type == "map") {
     a.value = n["value"].text();
+    a.box[0] = static_cast<uint32_t>(n["lines"].integer(0, 256));
+    a.box[1] = static_cast<uint32_t>(n["rows"].integer(1, 256));
   } else if (a.type == "ptr") {
     a.value = n["value"].text();
     a.offset = n.has("offset") ? n["offset"].expression() : "0";

@@ -26,6 +26,7 @@ struct ObjectDecl {
 
 struct ArgDecl {
   std::string name, type, value, offset;
+  uint32_t box[2] = {0, 1};  // of a map: lines (0: all) and rows
 };
 
 struct KernelDecl {

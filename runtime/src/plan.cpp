@@ -149,7 +149,7 @@ class Builder {
       const std::vector<ArgPlan>& args = *c.launches.back().kernel->args;
       words += args.size();
       maps += static_cast<size_t>(
-          std::count_if(args.begin(), args.end(), [](const ArgPlan& a) { return a.kind == ArgPlan::kRows; }));
+          std::count_if(args.begin(), args.end(), [](const ArgPlan& a) { return a.kind == ArgPlan::kMap; }));
     }
     plan_.max_words = std::max(plan_.max_words, words);
     plan_.max_maps = std::max(plan_.max_maps, maps);
@@ -169,18 +169,18 @@ class Builder {
   }
 
   ArgPlan compile_arg(const ArgDecl& a) {
-    ArgPlan out{ArgPlan::kNull, -1, {}, a.name};
+    ArgPlan out{ArgPlan::kNull, -1, {}, a.name, {a.box[0], a.box[1]}};
     if (a.type == "ptr") {
       out.kind = ArgPlan::kPointer;
       out.tensor = a.value == "workspace" ? -1 : tensor(a.value);
       out.value = expr(a.offset);
-    } else if (a.type == "rows") {
-      out.kind = ArgPlan::kRows;
+    } else if (a.type == "map") {
+      out.kind = ArgPlan::kMap;
       out.tensor = tensor(a.value);
       const ParamPlan& p = *plan_.tensor(out.tensor);
-      if (p.rank != 2 || p.optional || plan_.target->vendor != Vendor::kNvidia)
+      if ((p.rank != 2 && p.rank != 3) || p.optional || plan_.target->vendor != Vendor::kNvidia)
         fail(DSAK_ERR_PACK_SCHEMA, "found argument ", a.name, ", a tensor map of ", a.value,
-             ", wanted a required tensor of two dimensions and an NVIDIA target");
+             ", wanted a required tensor of two or three dimensions and an NVIDIA target");
     } else if (a.type != "null") {
       out.kind = a.type == "i32" ? ArgPlan::kI32 : a.type == "i64" ? ArgPlan::kI64 : ArgPlan::kF32;
       out.value = expr(a.value);

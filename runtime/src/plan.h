@@ -75,10 +75,11 @@ struct RulePlan {
 };
 
 struct ArgPlan {
-  enum Kind : uint8_t { kPointer, kRows, kNull, kI32, kI64, kF32 } kind;
-  int tensor;  // of kPointer and kRows; -1 is the workspace
+  enum Kind : uint8_t { kPointer, kMap, kNull, kI32, kI64, kF32 } kind;
+  int tensor;  // of kPointer and kMap; -1 is the workspace
   Expr value;  // of kPointer the offset in bytes
   std::string name;
+  uint32_t box[2];  // of kMap: lines (0: all) and rows
 };
 
 struct KernelPlan {

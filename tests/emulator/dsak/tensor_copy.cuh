@@ -36,32 +36,32 @@ inline void copy_row(u32 destination, const Map* map, i32 index, u32 barrier, u6
 
 // A box's 16-byte pieces that the tensor has, and their places in shared memory.
 template <class Piece>
-inline void for_each_piece(const Map& map, i32 byte, i32 row, i32 outer, u32 address, u8* shared, const Piece& piece) {
+inline void for_each_piece(const Map& map, i32 line, i32 row, i32 outer, u32 address, u8* shared, const Piece& piece) {
   if (address % 1024 != 0 || outer < 0 || outer >= map.outer) std::abort();
   for (u32 i = 0; i < map.box * 8; ++i) {
-    const i32 r = row + static_cast<i32>(i / 8), b = byte + static_cast<i32>(i % 8 * 16);
+    const i32 r = row + static_cast<i32>(i / 8), b = line * 128 + static_cast<i32>(i % 8 * 16);
     if (r < 0 || r >= map.count || b < 0 || b + 16 > static_cast<i32>(map.width)) std::abort();
     piece(const_cast<u8*>(map.rows) + outer * map.outer_stride + r * map.stride + b,
           shared + (swizzled(address + i * 16) - address));
   }
 }
 
-inline void copy_box(u32 destination, const Map* map, i32 byte, i32 row, i32 outer, u32 barrier, u64) {
+inline void copy_box(u32 destination, const Map* map, i32 line, i32 row, i32 outer, u32 barrier, u64) {
   auto* to = machine::memory(destination, map->box * 128);
   auto* counts = &machine::mbarrier(barrier);
   machine::land_later([=, boxes = *map] {
-    for_each_piece(boxes, byte, row, outer, destination, to, [](u8* global, u8* shared) { std::memcpy(shared, global, 16); });
+    for_each_piece(boxes, line, row, outer, destination, to, [](u8* global, u8* shared) { std::memcpy(shared, global, 16); });
     counts->complete(boxes.box * 128);
   });
 }
 
-inline void store_box(const Map* map, i32 byte, i32 row, i32 outer, u32 source) {
+inline void store_box(const Map* map, i32 line, i32 row, i32 outer, u32 source) {
   auto* from = machine::memory(source, map->box * 128);
   auto& open = machine::self().open_stores;
   if (open == nullptr) open = std::make_shared<u32>(0);
   ++*open;
   machine::land_later([=, boxes = *map, group = open] {
-    for_each_piece(boxes, byte, row, outer, source, from, [](u8* global, u8* shared) { std::memcpy(global, shared, 16); });
+    for_each_piece(boxes, line, row, outer, source, from, [](u8* global, u8* shared) { std::memcpy(global, shared, 16); });
     --*group;
   });
 }

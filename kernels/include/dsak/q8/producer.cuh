@@ -54,7 +54,7 @@ struct Producer {
       mbarrier::arrive_expecting(full, plan::kRopeTile);
 #pragma unroll
       for (u32 column = 0; column < 4; ++column)
-        tensor_copy::copy_box(tile + column * plan::kTile, args.q, static_cast<i32>(column * 128), first_head, token, full,
+        tensor_copy::copy_box(tile + column * plan::kTile, args.q, static_cast<i32>(column), first_head, token, full,
                               kEvictFirst);
     }
     if constexpr (kHasRope) {

@@ -139,7 +139,7 @@ __device__ __forceinline__ void send_item(const float (&total)[4][32], i32 item,
     shared::fence_async_proxy();
     __syncwarp();
     if ((thread & 31) == 0) {
-      tensor_copy::store_box(args.out, static_cast<i32>(128 * warp), head + static_cast<i32>(16 * box), token, place);
+      tensor_copy::store_box(args.out, static_cast<i32>(warp), head + static_cast<i32>(16 * box), token, place);
       tensor_copy::commit();
     }
   }
