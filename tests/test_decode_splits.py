@@ -86,7 +86,9 @@ def test_tile_serves_every_shape(target, dtype, D, rope):
         c = next(c for c in OP.candidates_for(TARGETS[target]) if c.name.startswith(f"tile_{dtype}") and parse(c.when)(call))
         splits = next(int(parse(a.value)(call)) for a in c.launches[0].kernel.args if a.name == "splits")
         assert (splits > 1) == (len(c.launches) == 2) == c.name.endswith("_split")
-        assert int(parse(c.launches[0].grid[0])(call)) == T * -(-H // c.launches[0].kernel.constants["HEADS"]) * splits
+        heads = c.launches[0].kernel.constants["HEADS"]
+        items = T * -(-H // heads) * splits
+        assert int(parse(c.launches[0].grid[0])(call)) == (min(items, 132) if (dtype, heads) == ("fp8", 16) else items)
         if splits > 1:
             assert int(parse(c.workspace)(call)) == T * H * splits * (512 * 2 + 2 * 4)
 

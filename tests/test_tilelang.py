@@ -22,8 +22,9 @@ FOLDER = KERNELS / "sparse_mla_prefill"
 tile = sibling(str(FOLDER / "op.py"), "../include/tile")
 tile_gfx = sibling(str(FOLDER / "op.py"), "../include/tile_gfx")
 
-GATHERS = {"tile_bf16_d512_h64": (32, 32), "tile_fp8_d512_h16": (0, 12), "tile_fp8_d576_h64": (0, 36)}
-"""Forms on sm90, and how many 16-byte instructions of theirs copy and load rows, queries among them."""
+GATHERS = {"tile_bf16_d512_h64": (32, 32, 0), "tile_fp8_d512_h16": (0, 16, 12), "tile_fp8_d576_h64": (0, 36, 36)}
+"""Forms on sm90: how many 16-byte instructions copy and load rows, queries among them, and how many of the loads are widened; where a
+block of threads serves item after item, the first queries and the next ones are loaded in two places."""
 AMD_FORMS = [
     ("gfx950", "bf16 h16 x1"),
     ("gfx950", "bf16 h64 x1"),
@@ -92,12 +93,13 @@ def test_no_target_has_more_than_forty():
 def test_every_gather_on_sm90_is_wide(form):
     """BF16 rows by 16-byte cp.async, FP8 rows and all queries by 16-byte loads, widened two elements to an instruction; wgmma only."""
     _, done = built("sm90", form)
-    copies, loads = GATHERS[form]
+    copies, loads, widened = GATHERS[form]
     listing = check._run_cuobjdump(done.image, "--dump-sass")
     assert len(re.findall(r"LDGSTS\.E\S*\.128", listing)) == copies
     assert len(re.findall(r"LDG\.E\.128", listing)) == loads and "LDG.E.64" not in listing
-    assert len(re.findall(r"F2FP\.F16\.E4M3\.UNPACK_B", listing)) == (0 if copies else 8 * loads)
+    assert len(re.findall(r"F2FP\.F16\.E4M3\.UNPACK_B", listing)) == 8 * widened
     assert "HMMA" not in listing.replace("HGMMA", "")
+    assert listing.count("R2UR") < listing.count("HGMMA")  # operands are described in uniform registers all the time
     assert "UBLKCP" not in listing and "UTMA" not in listing
 
 

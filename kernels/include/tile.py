@@ -37,6 +37,15 @@ class Form:
     def name(self) -> str:
         return f"tile_{self.dtype}_{self.place}_h{self.heads}"
 
+    @property
+    def lasting(self) -> bool:
+        """A block of threads serves item after item, as many blocks as there are units; else each serves one (tile_sm90.py)."""
+        return self.dtype == "fp8" and self.heads == 16
+
+    def grid(self, items: str) -> tuple[str, int, int]:
+        """For that many tokens times tiles times splits."""
+        return (f"min(sm_count, {items})" if self.lasting else items, 1, 1)
+
 
 def forms(dtype: str) -> Iterator[Form]:
     """Every place and tile for rows of ``dtype``. One object serves every precision level, at the accuracy of a BF16 kernel."""
@@ -92,6 +101,7 @@ def arguments(form: Form, splits: str, statistics: str, tokens: str, first: str)
         f32("sm_scale"),
         i32("splits", splits),
         i32("topk"),
+        *((i32("units", "sm_count"),) if form.lasting else ()),
     ]
     return tuple(sorted(pointers, key=lambda a: a.name) + sorted(scalars, key=lambda a: a.name))
 

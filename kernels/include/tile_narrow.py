@@ -7,7 +7,9 @@ read M-major. Two warpgroups take key blocks in turn, each with a sum, a frame a
     warpgroup 1              QK 1  softmax  PV 1                 QK 3  softmax  PV 3
     producers       gather block n + STAGES as soon as the owner of block n is done with it
 
-An owner holds one stage at a time: one that began its next block before the last is freed would leave none to fill.
+An owner holds one stage at a time: one that began its next block before the last is freed would leave none to fill. Where a block of
+threads goes on to another item (LASTING), producers fill its first blocks while this one's halves are put together. So that happens in
+the two stages that were read last, which are let go afterwards, and in the place of the queries.
 A head's keys lie across all lanes and warps, so maxima are not reduced block by block. Each thread says whether one of its logits
 exceeds the frame, the maximum that exponents are taken from, by more than RISE. Only then are the maxima reduced, the frame moves and the
 sums are rescaled: once or twice in a list. Sums and true maxima stay spread over the threads until the end. So does the frame: each thread
@@ -26,10 +28,12 @@ RISE = 8.0
 """A frame moves when a logit exceeds it by more, in powers of two: P stays below 2^8, and float16 holds up to 2^15."""
 
 
-def consumers(D: int, FP8: bool, HEADS: int, STAGES: int, SIDES: int) -> SimpleNamespace:
+def consumers(D: int, FP8: bool, HEADS: int, STAGES: int, SIDES: int, LASTING: bool) -> SimpleNamespace:
     """``consume``: every other block of a share, then both halves put together."""
     KEYS, HALF, TAIL = 64, 256, D - 512
     WORK = "float16" if FP8 else "bfloat16"
+    # a count of blocks is never negative, which TileLang knows of a loop but not of ``before``
+    whole, rest = (T.truncdiv, T.truncmod) if LASTING else (T.floordiv, T.floormod)
 
     @T.macro
     def across_lanes(W, to, half):  # type: ignore[no-untyped-def]
@@ -66,20 +70,20 @@ def consumers(D: int, FP8: bool, HEADS: int, STAGES: int, SIDES: int) -> SimpleN
     @T.macro
     def score(c, f, n, side, clear):  # type: ignore[no-untyped-def]
         """Begin the scores of block n over the columns of a side."""
-        b = n % STAGES
-        T.barrier_wait(c.full[b * SIDES + side], n // STAGES % 2)
+        b = rest(n, STAGES)
+        T.barrier_wait(c.full[b * SIDES + side], whole(n, STAGES) % 2)
         T.fence_proxy_async()  # rows were written through the generic proxy, wgmma reads through the other
         first = side * (512 // SIDES)
         last = first + 512 // SIDES
         T.wgmma_gemm(c.K[b, :, first:last], c.Q[:, first:last], f.S, transpose_B=True, clear_accum=clear)
 
     @T.macro
-    def own(c, f, half, k, to_log2, tid):  # type: ignore[no-untyped-def]
-        """Block 2 k + half."""
-        b = (k * 2 + half) % STAGES
-        score(c, f, k * 2 + half, 0, True)
+    def own(c, f, half, before, k, last, to_log2, tid):  # type: ignore[no-untyped-def]
+        """Block 2 k + half of the list, ``before`` blocks into the stages' turns."""
+        b = rest(before + k * 2 + half, STAGES)
+        score(c, f, before + k * 2 + half, 0, True)
         if SIDES == 2:
-            score(c, f, k * 2 + half, 1, False)
+            score(c, f, before + k * 2 + half, 1, False)
         if TAIL:
             T.wgmma_gemm(c.tails[b, :, :], c.Q_tail, f.S, transpose_B=True)
         for i, j in T.Parallel(KEYS, HEADS):
@@ -117,7 +121,38 @@ def consumers(D: int, FP8: bool, HEADS: int, STAGES: int, SIDES: int) -> SimpleN
         if SIDES == 1:
             T.warpgroup_fence_operand(f.left, num_regs=HEADS * 2)
         T.warpgroup_fence_operand(f.right, num_regs=HEADS * 2)
-        T.barrier_arrive(c.empty[b * SIDES + SIDES - 1])
+        if LASTING:
+            if k < last:  # the last stage is for the results
+                T.barrier_arrive(c.empty[b])
+        else:
+            T.barrier_arrive(c.empty[b * SIDES + SIDES - 1])
+
+    def output(c, x):  # type: ignore[no-untyped-def]
+        """With FP8 rows: the output as BF16, a partial one as float16, both in the type of the stages."""
+        return T.if_then_else(c.whole, T.reinterpret(T.cast(x, "bfloat16"), "float16"), T.cast(x, "float16"))
+
+    @T.macro
+    def give(c, given, half, b, some):  # type: ignore[no-untyped-def]
+        """The other warpgroup's columns in float32 to stage b, if this one has read it last and not let go."""
+        T.sync_threads(2 + half, 128)  # of every warp
+        if some:
+            for i, j in T.Parallel(HALF, HEADS):
+                T.sts32(c.K[b, j, i * 2], T.reinterpret(given[i, j], "uint32"))
+
+    @T.macro
+    def take(c, given, kept, half, b, some):  # type: ignore[no-untyped-def]
+        """One's own columns, with what the other gave in stage b, to the place of the queries."""
+        if some:
+            for i, j in T.Parallel(HALF, HEADS):
+                given[i, j] = T.reinterpret(T.lds32(c.K[b, j, i * 2]), "float32")
+        else:
+            T.fill(given, 0)
+        T.sync_threads(1, 256)
+        for i, j in T.Parallel(HALF, HEADS):
+            kept[i, j] = kept[i, j] * c.weights[half, j] + given[i, j] * c.weights[1 - half, j]
+        for i, j in T.Parallel(HALF, HEADS):
+            c.Q[j, half * HALF + i] = output(c, kept[i, j])
+        T.sync_threads(1, 256)
 
     @T.macro
     def join(c, given, kept, half):  # type: ignore[no-untyped-def]
@@ -132,16 +167,14 @@ def consumers(D: int, FP8: bool, HEADS: int, STAGES: int, SIDES: int) -> SimpleN
         T.sync_threads(1, 256)
         for i, j in T.Parallel(HALF, HEADS):
             if FP8:
-                c.K[0, j, half * HALF + i] = T.if_then_else(
-                    c.whole, T.reinterpret(T.cast(kept[i, j], "bfloat16"), "float16"), T.cast(kept[i, j], "float16")
-                )
+                c.K[0, j, half * HALF + i] = output(c, kept[i, j])
             else:
                 c.K[0, j, half * HALF + i] = kept[i, j]
         T.sync_threads(1, 256)
 
     @T.macro
     def consume(c, half, blocks, to_log2, kv_scale, has_kv_scale, attn_sink, has_sink, H, tid):  # type: ignore[no-untyped-def]
-        """Leaves the tile's output in the first stage, 16 bits each, and the statistics in ``c.kept``."""
+        """Leaves the output in the first stage or the place of the queries, 16 bits each, and the statistics in ``c.kept``."""
         f = SimpleNamespace(
             S=T.alloc_fragment((KEYS, HEADS), "float32"),
             P=T.alloc_fragment((KEYS, HEADS), WORK),
@@ -162,8 +195,9 @@ def consumers(D: int, FP8: bool, HEADS: int, STAGES: int, SIDES: int) -> SimpleN
         if tid < 2:
             c.flags[half, tid] = -1
         T.sync_threads(2 + half, 128)
+        before = c.before[0] if LASTING else 0
         for k in T.serial(T.ceildiv(blocks - half, 2)):
-            own(c, f, half, k, to_log2, tid)
+            own(c, f, half, before, k, T.ceildiv(blocks - half, 2) - 1, to_log2, tid)
 
         across_lanes(f.top, c.tops, half)
         for distance in (4, 8, 16):
@@ -172,6 +206,10 @@ def consumers(D: int, FP8: bool, HEADS: int, STAGES: int, SIDES: int) -> SimpleN
         for i, j in T.Parallel(KEYS, HEADS):
             if i % 8 == 0:
                 c.totals[half, i // 8, j] = f.total[i, j]
+        given, kept = (f.right, f.left) if half == 0 else (f.left, f.right)
+        if LASTING:
+            last = (before + T.ceildiv(blocks - half, 2) * 2 - 2 + half) % STAGES
+            give(c, given, half, last, blocks > half)
         T.sync_threads(1, 256)
         if T.And(half == 0, tid < HEADS):
             top = T.alloc_local([2], "float32")
@@ -198,10 +236,12 @@ def consumers(D: int, FP8: bool, HEADS: int, STAGES: int, SIDES: int) -> SimpleN
             c.kept[0, tid] = T.max(top[0], top[1])
             c.kept[1, tid] = total
             c.kept[2, tid] = frame
-        T.sync_threads(1, 256)
-        if half == 0:
-            join(c, f.right, f.left, half)
+        if LASTING:
+            take(c, given, kept, half, (before + T.ceildiv(blocks - 1 + half, 2) * 2 - 1 - half) % STAGES, blocks > 1 - half)
+            if blocks > half:
+                T.barrier_arrive(c.empty[last])
         else:
-            join(c, f.left, f.right, half)
+            T.sync_threads(1, 256)
+            join(c, given, kept, half)
 
     return SimpleNamespace(consume=consume)

@@ -1,8 +1,10 @@
 """Sparse MLA in TileLang for SM90 on wgmma: prefill, and decode over a share of the keys, BF16 or FP8 rows, 16 to 64 heads at a time.
 
-One block serves one token, one tile of heads and one split of the token's list. Keys come in blocks of 64 gathered rows; K and V are
-the same rows, V is their first 512 columns. Warpgroup 2, with 16 heads 3 as well, gathers (tile_rows.py), warpgroups 0 and 1 score and
-accumulate: with 64 heads as tile_wide.py says, with 16 or 32 as tile_narrow.py does. Every role, barrier and fence is written out.
+One block serves one token, one tile of heads and one split of the token's list: an item. With FP8 rows and 16 heads (LASTING) there are
+as many blocks as units, and each serves item after item, so that the next one's first rows come during the results of the one before.
+Keys come in blocks of 64 gathered rows; K and V are the same rows, V is their first 512 columns. Warpgroup 2, with 16 heads 3 as well,
+gathers (tile_rows.py), warpgroups 0 and 1 score and accumulate: with 64 heads as tile_wide.py says, with 16 or 32 as tile_narrow.py does.
+Every role, barrier and fence is written out.
 
     shared memory (KB)     Q       K, stages x 64 x 512     tails (and P)    statistics, row numbers, barriers
     64 heads, D = 576      72      2 x 64                   16               3
@@ -35,48 +37,148 @@ def sparse_mla_sm90(D: int, FP8: bool, HEADS: int) -> PrimFunc:
     GIVEN, WORK = ("float8_e4m3fn", "float16") if FP8 else ("bfloat16", "bfloat16")
     # 504 a lane of three warpgroups, 512 of four: producers of FP8 rows hold a block of them in registers
     FEW, MANY = {16: (88, 168), 32: (72, 216), 64: (88, 208)}[HEADS] if FP8 or HEADS == 16 else (56, 224)
+    LASTING = FP8 and HEADS == 16  # a block serves item after item: ``Form.lasting`` in tile.py tells the host
     PARTS = 1 if WIDE else 8
     s = shared._symbols()
     splits_of_a_list = T.dynamic("splits", "int32")
-    move = tile_rows.movers(D, FP8, HEADS, STAGES, SIDES, PRODUCERS)
-    compute = wide.consumers(D, FP8) if WIDE else narrow.consumers(D, FP8, HEADS, STAGES, SIDES)
+    move = tile_rows.movers(D, FP8, HEADS, STAGES, SIDES, PRODUCERS, LASTING)
+    compute = wide.consumers(D, FP8) if WIDE else narrow.consumers(D, FP8, HEADS, STAGES, SIDES, LASTING)
 
     @T.macro
-    def scale(sm_scale, q_scale, kv_scale, has_q_scale, has_kv_scale, to_log2):  # type: ignore[no-untyped-def]
+    def scale(g, to_log2):  # type: ignore[no-untyped-def]
         """From products to base-2 logits."""
-        to_log2[0] = sm_scale * LOG2E
+        to_log2[0] = g.sm_scale * LOG2E
         if FP8:
-            if has_q_scale != 0:
-                to_log2[0] *= q_scale[0]
-            if has_kv_scale != 0:
-                to_log2[0] *= kv_scale[0]
+            if g.has_q_scale != 0:
+                to_log2[0] *= g.q_scale[0]
+            if g.has_kv_scale != 0:
+                to_log2[0] *= g.kv_scale[0]
 
     @T.macro
-    def finish(c, out, partial, statistics, max_logits, lse, has_max_logits, has_lse, H, tid):  # type: ignore[no-untyped-def]
-        """256 threads: from the first stage to the output or the partials, 16 bytes at a time, and the statistics of a head to a thread."""
+    def finish(c, g, tid):  # type: ignore[no-untyped-def]
+        """256 threads: from shared memory to the output or the partials, 16 bytes at a time, and the statistics of a head to a thread."""
         t = c.place[0]
         h0 = c.place[1]
         split = c.place[2]
         for r in T.serial(HEADS // 4):
             row = r * 4 + tid // 64
             at = tid % 64 * 8
-            if h0 + row < H:
+            if h0 + row < g.H:
                 if c.whole:
-                    T.stg128(out[t, h0 + row, at], T.lds128(c.K[0, row, at]))
+                    T.stg128(g.out[t, h0 + row, at], T.lds128(c.Q[row, at] if LASTING else c.K[0, row, at]))
                 else:
-                    T.stg128(partial[t, split, h0 + row, at * 2], T.lds128(c.K[0, row, at]))
-        if T.And(tid < HEADS, h0 + tid < H):
+                    T.stg128(g.partial[t, split, h0 + row, at * 2], T.lds128(c.Q[row, at] if LASTING else c.K[0, row, at]))
+        if T.And(tid < HEADS, h0 + tid < g.H):
             top = T.if_then_else(c.kept[1, tid] > 0, c.kept[0, tid], -T.infinity("float32"))
             log2_sum = T.log2(c.kept[1, tid]) + c.kept[2, tid]
             if c.whole:
-                if has_max_logits != 0:
-                    max_logits[t, h0 + tid] = top * LN2
-                if has_lse != 0:
-                    lse[t, h0 + tid] = T.if_then_else(c.kept[1, tid] > 0, log2_sum * LN2, T.infinity("float32"))
+                if g.has_max_logits != 0:
+                    g.max_logits[t, h0 + tid] = top * LN2
+                if g.has_lse != 0:
+                    g.lse[t, h0 + tid] = T.if_then_else(c.kept[1, tid] > 0, log2_sum * LN2, T.infinity("float32"))
             else:
                 none = T.if_then_else(c.kept[1, tid] > 0, log2_sum, -T.infinity("float32"))
-                T.stg32(statistics[t, split, h0 + tid, 0], T.reinterpret(top, "uint32"))
-                T.stg32(statistics[t, split, h0 + tid, 4], T.reinterpret(none, "uint32"))
+                T.stg32(g.partial_statistics[t, split, h0 + tid, 0], T.reinterpret(top, "uint32"))
+                T.stg32(g.partial_statistics[t, split, h0 + tid, 4], T.reinterpret(none, "uint32"))
+
+    @T.macro
+    def share(g, t, split, n_keys):  # type: ignore[no-untyped-def]
+        """The columns of a split: the first, and the one after the last."""
+        shared._keys_of(t, g.topk, g.topk_length, g.has_length, n_keys)
+        width = T.ceildiv(T.ceildiv(n_keys[0], KEYS), g.splits) * KEYS
+        start = T.min(split * width, n_keys[0])
+        stop = T.min(start + width, n_keys[0])
+        return start, stop
+
+    @T.macro
+    def locate(g, item, at, n_keys):  # type: ignore[no-untyped-def]
+        """To ``at``: token, first head and split of an item, its first column and the one after its last."""
+        tiles = T.ceildiv(g.H, HEADS)
+        at[0] = T.truncdiv(T.truncdiv(item, tiles), g.splits)
+        at[1] = T.truncmod(item, tiles) * HEADS
+        at[2] = T.truncmod(T.truncdiv(item, tiles), g.splits)
+        start, stop = share(g, at[0], at[2], n_keys)
+        at[3] = start
+        at[4] = stop
+
+    @T.macro
+    def keep_place(c, t, h0, split):  # type: ignore[no-untyped-def]
+        c.place[0] = t
+        c.place[1] = h0
+        c.place[2] = split
+
+    @T.macro
+    def attend(c, g, half, blocks, to_log2, tx):  # type: ignore[no-untyped-def]
+        """From queries to the output."""
+        compute.consume(c, half, blocks, to_log2[0], g.kv_scale, g.has_kv_scale, g.attn_sink, g.has_sink, g.H, tx - half * 128)
+        finish(c, g, tx)
+
+    @T.macro
+    def consume_one(c, g, half, t, h0, blocks, to_log2, tx):  # type: ignore[no-untyped-def]
+        """A consumer warpgroup's work on the block's only item."""
+        raw = T.alloc_local((move.queries,), "uint32x4")
+        tail = T.alloc_local((1,), "uint32x4")
+        move.load_queries(c, g, raw, tail, t, h0, tx)
+        scale(g, to_log2)
+        attend(c, g, half, blocks, to_log2, tx)
+
+    @T.macro
+    def produce(c, g, t, start, stop, tid):  # type: ignore[no-untyped-def]
+        """A producer's work on the block's only item."""
+        ahead = T.alloc_local((move.passes,), "int32")
+        move.look_first(g, ahead, t, start, stop, tid)
+        move.gather(c, g, ahead, (t, start, stop), None, tid)
+
+    @T.macro
+    def consume_all(c, g, half, at, block, to_log2, n_keys, tx):  # type: ignore[no-untyped-def]
+        """A consumer warpgroup's work on item after item, each with the next one's queries in registers."""
+        raw = T.alloc_local((move.queries,), "uint32x4")
+        tail = T.alloc_local((1,), "uint32x4")
+        item = T.alloc_local([1], "int32")
+        blocks = T.alloc_local([1], "int32")
+        c.before[0] = 0
+        item[0] = block
+        move.request_queries(g, raw, at[0], at[1], tx)
+        if TAIL:
+            move.request_tail(g, tail, tx // move.across, at[0], at[1], tx)
+        scale(g, to_log2)
+        while item[0] < g.items:
+            blocks[0] = T.ceildiv(at[4] - at[3], KEYS)
+            if half == 0 and tx == 0:
+                keep_place(c, at[0], at[1], at[2])
+            move.put_queries(c, raw, tx)
+            if TAIL and tx // move.across < HEADS:
+                move.put_tail(c, tail, tx // move.across, tx)
+            T.fence_proxy_async()
+            T.sync_threads(1, 256)
+            item[0] += g.units
+            if item[0] < g.items:
+                locate(g, item[0], at, n_keys)
+                move.request_queries(g, raw, at[0], at[1], tx)
+                if TAIL:
+                    move.request_tail(g, tail, tx // move.across, at[0], at[1], tx)
+            attend(c, g, half, blocks[0], to_log2, tx)
+            c.before[0] += blocks[0]
+            T.sync_threads(1, 256)  # the output is out of the queries' place
+
+    @T.macro
+    def produce_all(c, g, at, block, n_keys, tid):  # type: ignore[no-untyped-def]
+        """A producer's work on item after item; what is kept in ``at`` and ``here`` is not divided out again in every block."""
+        ahead = T.alloc_local((move.passes,), "int32")
+        here = T.alloc_local([3], "int32")
+        item = T.alloc_local([1], "int32")
+        c.before[0] = 0
+        item[0] = block
+        move.look_first(g, ahead, at[0], at[3], at[4], tid)
+        while item[0] < g.items:
+            here[0] = at[0]
+            here[1] = at[3]
+            here[2] = at[4]
+            item[0] += g.units
+            at[4] = 0  # nothing comes next
+            if item[0] < g.items:
+                locate(g, item[0], at, n_keys)
+            move.gather(c, g, ahead, (here[0], here[1], here[2]), (at[0], at[3], at[4]), tid)
 
     @T.prim_func
     def sparse_mla(
@@ -100,6 +202,7 @@ def sparse_mla_sm90(D: int, FP8: bool, HEADS: int) -> PrimFunc:
         has_max_logits: T.int32,
         has_lse: T.int32,
         sm_scale: T.float32,
+        units: T.int32,
         q_s0: s.q_s0,
         q_s1: s.q_s1,
         q_tail_s0: s.q_tail_s0,
@@ -109,13 +212,10 @@ def sparse_mla_sm90(D: int, FP8: bool, HEADS: int) -> PrimFunc:
         out_s1: s.out_s1,
     ):
         H, s_kv, topk, splits = s.H, s.s_kv, s.topk, splits_of_a_list
-        with T.Kernel(s.T * splits * T.ceildiv(H, HEADS), threads=256 + PRODUCERS) as block:
+        items = s.T * splits * T.ceildiv(H, HEADS)
+        with T.Kernel(units if LASTING else items, threads=256 + PRODUCERS) as block:
             if FP8:
                 T.import_source(tile_rows.WIDEN)
-            tiles = T.ceildiv(H, HEADS)
-            t = T.truncdiv(T.truncdiv(block, tiles), splits)
-            split = T.truncmod(T.truncdiv(block, tiles), splits)
-            h0 = T.truncmod(block, tiles) * HEADS
             # TileLang lays shared memory out by the names that buffers are assigned to: each has one of its own
             Q = T.alloc_shared((HEADS, 512), WORK)
             K = T.alloc_shared((STAGES, KEYS, 512), WORK)
@@ -124,6 +224,7 @@ def sparse_mla_sm90(D: int, FP8: bool, HEADS: int) -> PrimFunc:
             # of each producer its stores, and with BF16 its cp.asyncs
             full = T.alloc_barrier([PRODUCERS * (1 if FP8 else 2)] * (STAGES * SIDES))
             empty = T.alloc_barrier([128] * (STAGES * SIDES))
+            before = T.alloc_local([1], "int32")  # key blocks of the items before
             place = T.alloc_shared((3,), "int32")  # token, first head, split: kept here, since the accumulators want the registers
             frames = T.alloc_shared((2, HEADS), "float32")
             # the first index of these is the warpgroup; narrow forms keep the eight parts of a warp's lanes
@@ -151,6 +252,7 @@ def sparse_mla_sm90(D: int, FP8: bool, HEADS: int) -> PrimFunc:
                 full=full,
                 empty=empty,
                 place=place,
+                before=before,
                 frames=frames,
                 tops=tops,
                 totals=totals,
@@ -162,32 +264,64 @@ def sparse_mla_sm90(D: int, FP8: bool, HEADS: int) -> PrimFunc:
             tx = T.get_thread_binding()
             to_log2 = T.alloc_local([1], "float32")
             n_keys = T.alloc_local([1], "int32")
-            shared._keys_of(t, topk, topk_length, has_length, n_keys)
-            width = T.ceildiv(T.ceildiv(n_keys[0], KEYS), splits) * KEYS
-            start = T.min(split * width, n_keys[0])
-            stop = T.min(start + width, n_keys[0])
-            blocks = T.ceildiv(stop - start, KEYS)
-
-            with T.ws(*range(2, 2 + PRODUCERS // 128)):
-                T.set_max_nreg(FEW, 0)
-                move.gather(c, kv, indices, t, start, stop, blocks, s_kv, tx - 256)
-
-            with T.ws(0):
-                T.set_max_nreg(MANY, 1)
-                if tx == 0:
-                    place[0] = t
-                    place[1] = h0
-                    place[2] = split
-                move.load_queries(c, q, q_tail, t, h0, H, tx)
-                scale(sm_scale, q_scale, kv_scale, has_q_scale, has_kv_scale, to_log2)
-                compute.consume(c, 0, blocks, to_log2[0], kv_scale, has_kv_scale, attn_sink, has_sink, H, tx)
-                finish(c, out, partial, partial_statistics, max_logits, lse, has_max_logits, has_lse, H, tx)
-            with T.ws(1):
-                T.set_max_nreg(MANY, 1)
-                move.load_queries(c, q, q_tail, t, h0, H, tx)
-                scale(sm_scale, q_scale, kv_scale, has_q_scale, has_kv_scale, to_log2)
-                compute.consume(c, 1, blocks, to_log2[0], kv_scale, has_kv_scale, attn_sink, has_sink, H, tx - 128)
-                finish(c, out, partial, partial_statistics, max_logits, lse, has_max_logits, has_lse, H, tx)
+            g = SimpleNamespace(
+                H=H,
+                s_kv=s_kv,
+                topk=topk,
+                splits=splits,
+                items=items,
+                units=units,
+                q=q,
+                q_tail=q_tail,
+                kv=kv,
+                indices=indices,
+                topk_length=topk_length,
+                attn_sink=attn_sink,
+                q_scale=q_scale,
+                kv_scale=kv_scale,
+                out=out,
+                partial=partial,
+                partial_statistics=partial_statistics,
+                max_logits=max_logits,
+                lse=lse,
+                has_length=has_length,
+                has_sink=has_sink,
+                has_q_scale=has_q_scale,
+                has_kv_scale=has_kv_scale,
+                has_max_logits=has_max_logits,
+                has_lse=has_lse,
+                sm_scale=sm_scale,
+            )
+            if LASTING:
+                at = T.alloc_local([5], "int32")
+                locate(g, block, at, n_keys)
+                with T.ws(*range(2, 2 + PRODUCERS // 128)):
+                    T.set_max_nreg(FEW, 0)
+                    produce_all(c, g, at, block, n_keys, tx - 256)
+                with T.ws(0):
+                    T.set_max_nreg(MANY, 1)
+                    consume_all(c, g, 0, at, block, to_log2, n_keys, tx)
+                with T.ws(1):
+                    T.set_max_nreg(MANY, 1)
+                    consume_all(c, g, 1, at, block, to_log2, n_keys, tx)
+            else:
+                tiles = T.ceildiv(H, HEADS)
+                t = T.truncdiv(T.truncdiv(block, tiles), splits)
+                split = T.truncmod(T.truncdiv(block, tiles), splits)
+                h0 = T.truncmod(block, tiles) * HEADS
+                start, stop = share(g, t, split, n_keys)
+                blocks = T.ceildiv(stop - start, KEYS)
+                with T.ws(*range(2, 2 + PRODUCERS // 128)):
+                    T.set_max_nreg(FEW, 0)
+                    produce(c, g, t, start, stop, tx - 256)
+                with T.ws(0):
+                    T.set_max_nreg(MANY, 1)
+                    if tx == 0:
+                        keep_place(c, t, h0, split)
+                    consume_one(c, g, 0, t, h0, blocks, to_log2, tx)
+                with T.ws(1):
+                    T.set_max_nreg(MANY, 1)
+                    consume_one(c, g, 1, t, h0, blocks, to_log2, tx)
 
     return sparse_mla
 

@@ -26,7 +26,7 @@ def candidates(dtype: str) -> tuple[Candidate, ...]:
     for f in tile.forms(dtype):
         cut = splits(f.heads)
         statistics, workspace = triton.workspace(cut)
-        attention = Launch(tile.kernel("tile_decode.py", f, cut, statistics), (f"T * cdiv(H, {f.heads}) * ({cut})", 1, 1))
+        attention = Launch(tile.kernel("tile_decode.py", f, cut, statistics), f.grid(f"T * cdiv(H, {f.heads}) * ({cut})"))
         combine = Launch(triton.combination(dtype, cut), ("T * H * 2", 1, 1))
         found += [
             Candidate(f"{f.name}_direct", ("sm90",), f"{f.when} and ({cut}) == 1", (attention,)),
