@@ -68,6 +68,16 @@ def test_rope_as_its_own_tensor_is_the_same(precision):
     assert torch.equal(split.out, joined.out) and torch.equal(split.lse, joined.lse)
 
 
+@pytest.mark.parametrize("D", [512, 576])
+@pytest.mark.parametrize("repeated", [0, 1])
+def test_queries_that_tokens_or_heads_share(repeated, D):
+    """A stride of 0, in memory once."""
+    case = q8(T=140, H=128, D=D, topk=330)
+    case.q = case.q.narrow(repeated, 0, 1).expand_as(case.q)
+    assert case.q.stride(repeated) == 0
+    check(case.run(), slack=1.5)
+
+
 @pytest.mark.parametrize("precision", LEVELS)
 @pytest.mark.parametrize("D", [512, 576])
 def test_masks_and_empty_rows(D, precision):

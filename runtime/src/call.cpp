@@ -159,9 +159,9 @@ BoxesView view_of(const Plan& plan, const ArgPlan& arg, const int64_t* slots) {
   view.rank = static_cast<uint32_t>(p.rank - 1);
   for (uint32_t i = 0; i < view.rank; ++i) {
     const int dimension = p.rank - 2 - static_cast<int>(i);
-    // A map has a row at least, and a stride; nobody asks for a row that is not there.
+    // A map has a row at least, and a stride, of 16-byte units; nobody asks for a row that is not there.
     view.sizes[i] = std::max<uint64_t>(at(p.size_slot(dimension)), 1);
-    view.strides[i] = view.sizes[i] > 1 ? at(p.stride_slot(dimension)) * element : view.bytes;
+    view.strides[i] = view.sizes[i] > 1 ? at(p.stride_slot(dimension)) * element : (view.bytes + 15) / 16 * 16;
   }
   view.lines = arg.box[0] != 0 ? arg.box[0] : static_cast<uint32_t>(view.bytes / kLineBytes);
   view.rows = arg.box[1];
