@@ -78,11 +78,12 @@ def main() -> None:
                 attention(64, d, FP8, precision, 7)  # in few parts
                 attention(64, d, FP8, precision, 3, topk=1100)  # in many
     if "low" in only:
-        for dtype, d in itertools.product((FP8, torch.bfloat16), (512, 576)):
-            for heads in (8, 16, 31):
-                attention(heads, d, dtype, None, options.tokens)
-                for tokens in (3, 20, 40, options.tokens):  # clusters of eleven blocks or fewer, of six, of three or four, of two or one
-                    attention(heads, d, dtype, None, tokens, "sparse_mla_decode", topk=403)
+        sizes = (3, 20, 40, options.tokens)  # in decode clusters of eleven blocks or fewer, of six, of three or four, of two or one
+        for op, widths in (("sparse_mla_prefill", (options.tokens,)), ("sparse_mla_decode", sizes)):
+            with tempfile.TemporaryDirectory() as folder:
+                packs = alone(op, Path(folder), "low_")
+                for dtype, d, heads, tokens in itertools.product((FP8, torch.bfloat16), (512, 576), (8, 16, 31), widths):
+                    attention(heads, d, dtype, None, tokens, op, 403, packs)
     for group, prefix, dtypes in (("tile", "tile_", (FP8, torch.bfloat16)), ("triton", "fp8_sm90_", (FP8,))):
         if group not in only:
             continue
