@@ -240,9 +240,10 @@ class Op:
         for a in (a for x in c.launches for a in x.kernel.args):
             if a.multiple > 1:
                 promised[f"({a.value}) % {a.multiple} == 0"] = None
-            if a.type == "map" and a.box[0] == 0:
+            if a.type == "map":
                 last = len(self.tensors[a.value].dims) - 1
-                promised[f"{a.value}.d{last} * {DTYPES[self.pointer_dtype(a, target)]} % 128 == 0"] = None
+                lines = "% 128 == 0" if a.box[0] == 0 else f">= {128 * a.box[0]}"
+                promised[f"{a.value}.d{last} * {DTYPES[self.pointer_dtype(a, target)]} {lines}"] = None
             if a.dtype:
                 promised[f"{a.value}.dtype == '{self.pointer_dtype(a, target)}'"] = None
         return replace(c, when=" and ".join((f"({c.when})", *promised)) if promised else c.when)
@@ -353,9 +354,9 @@ def _check_candidate(op: Op, c: Candidate, expr: Callable[[str | int | float, st
                 expr(a.offset, f"{where}, offset of {a.name}")
             elif a.type == "map":
                 t = op.tensors.get(a.value)
-                if t is None or len(t.dims) not in (2, 3) or t.optional or t.layout == "any" or t.align % 16:
+                if t is None or len(t.dims) not in (2, 3) or t.optional or t.layout != "rows" or t.align % 16:
                     raise fail(
-                        f"{where}: argument {a.name} needs a required tensor of two or three dimensions, with rows aligned to 16 bytes"
+                        f"{where}: argument {a.name} needs a required tensor of two or three dimensions, of layout rows, aligned to 16 bytes"
                     )
                 if not (0 <= a.box[0] <= 256 and 1 <= a.box[1] <= 256):
                     raise fail(f"{where}: argument {a.name} has boxes of {a.box}; wanted at most 256 lines of 1 to 256 rows")

@@ -119,7 +119,7 @@ def test_whole_lines_are_a_guard() -> None:
     op = declared(Tensor("kv", "bf16", "N D", "Rows."), "sm90")
     assert op.candidates_for(TARGETS["sm90"])[0].when == "(1) and kv.d1 * 2 % 128 == 0"
     heads = declared(Tensor("kv", "bf16", "N H D", "Rows."), "sm90", boxes("kv", 64))
-    assert heads.candidates_for(TARGETS["sm90"])[0].when == "1"
+    assert heads.candidates_for(TARGETS["sm90"])[0].when == "(1) and kv.d2 * 2 >= 128"
 
 
 def test_boxes_are_of_256_rows_at_most() -> None:
@@ -133,6 +133,7 @@ def test_boxes_are_of_256_rows_at_most() -> None:
         ({"shape": "N"}, "sm90", "two or three dimensions"),
         ({"optional": True}, "sm90", "required"),
         ({"align": 8}, "sm90", "16 bytes"),
+        ({"layout": "contiguous"}, "sm90", "layout rows"),
         ({"dtype": "bf16|f32"}, "sm90", "needs dtype"),
         ({}, "gfx950", "only CUDA"),
     ],
