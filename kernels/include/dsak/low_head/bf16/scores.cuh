@@ -3,17 +3,12 @@
 
 #include "dsak/descriptor.cuh"
 #include "dsak/low_head/layout.cuh"
+#include "dsak/low_head/whole_stage.cuh"
 #include "dsak/registers.cuh"
 #include "dsak/shared_memory.cuh"
 #include "dsak/wgmma_bf16.cuh"
 
 namespace dsak::low_head {
-
-// What the products with K start from in a stage.
-struct WholeStage {
-  __device__ __forceinline__ u32 in(u32 stage) const { return stage; }
-};
-__device__ __forceinline__ WholeStage key_row(u32, u32) { return {}; }
 
 // Starts the products with the rows of a stage.
 __device__ __forceinline__ void start_keys(Scores& s, u32 keys, u32 smem) {

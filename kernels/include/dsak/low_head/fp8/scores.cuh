@@ -3,6 +3,7 @@
 
 #include "dsak/descriptor.cuh"
 #include "dsak/ldmatrix.cuh"
+#include "dsak/low_head/fp8/chains.cuh"
 #include "dsak/low_head/fp8/lane_row.cuh"
 #include "dsak/low_head/layout.cuh"
 #include "dsak/wgmma_narrow.cuh"
@@ -14,17 +15,8 @@ __device__ __forceinline__ LaneRow key_row(u32 warp, u32 lane) {
   return LaneRow::of(16 * warp + (lane & 15), (lane >> 4) * 16);
 }
 
-// Ends a chain: its sum goes to `s`.
-__device__ __forceinline__ void fold(Scores& s, Scores& chain) {
-  wgmma::pin_all(s);
-  wgmma::pin_all(chain);
-#pragma unroll
-  for (u32 i = 0; i < kHeads / 2; ++i) s[i] += chain[i];
-}
-
-// `keys` is key_row in the stage. The columns are summed in chains of 128, which meet in float32: the shorter a
-// chain, the less it loses to the tensor cores' truncation. Chain 0 runs in `s` itself, the others in spare registers, in turn.
-// `meanwhile` runs while the last products do.
+// `keys` is key_row in the stage. Chain 0 runs in `s` itself, the others in spare registers, in turn. `meanwhile` runs while
+// the last products do.
 template <class Meanwhile>
 __device__ __forceinline__ void multiply_keys(Scores& s, const LaneRow& keys, u32 smem, const Meanwhile& meanwhile) {
   constexpr u32 kPairs = kWidth / 64, kBuffers = 3, kChains = kPairs / 2;  // pairs of steps; the last chain takes the rest

@@ -2,17 +2,13 @@
 #pragma once
 
 #include "dsak/descriptor.cuh"
+#include "dsak/low_head/fp8/chains.cuh"
 #include "dsak/low_head/layout.cuh"
+#include "dsak/low_head/whole_stage.cuh"
 #include "dsak/registers.cuh"
 #include "dsak/wgmma_narrow.cuh"
 
 namespace dsak::low_head {
-
-// What the products with K start from in a stage.
-struct WholeStage {
-  __device__ __forceinline__ u32 in(u32 stage) const { return stage; }
-};
-__device__ __forceinline__ WholeStage key_row(u32, u32) { return {}; }
 
 // Starts the products with the columns of tile `tile`, which are a chain, and those of the rope with the last.
 __device__ __forceinline__ void start_chain(Scores& chain, u64 keys, u64 rope, u64 query, u32 tile) {
@@ -37,16 +33,7 @@ __device__ __forceinline__ void start_chain(Scores& chain, u64 keys, u64 rope, u
   wgmma::commit();
 }
 
-// Ends a chain: its sum goes to `s`.
-__device__ __forceinline__ void fold(Scores& s, Scores& chain) {
-  wgmma::pin_all(s);
-  wgmma::pin_all(chain);
-#pragma unroll
-  for (u32 i = 0; i < kHeads / 2; ++i) s[i] += chain[i];
-}
-
-// The columns are summed in chains of 128, which meet in float32: the shorter a chain, the less it loses to the tensor cores'
-// truncation. Chain 0 runs in `s` itself. `meanwhile` runs while the last products do.
+// Chain 0 runs in `s` itself. `meanwhile` runs while the last products do.
 template <class Meanwhile>
 __device__ __forceinline__ void multiply_keys(Scores& s, u32 stage, u32 smem, const Meanwhile& meanwhile) {
   constexpr u32 kSpare = kHeads <= 16 ? 3 : 2;
