@@ -356,7 +356,7 @@ def _check_candidate(op: Op, c: Candidate, expr: Callable[[str | int | float, st
                 t = op.tensors.get(a.value)
                 if t is None or len(t.dims) not in (2, 3) or t.optional or t.layout != "rows" or t.align % 16:
                     raise fail(
-                        f"{where}: argument {a.name} needs a required tensor of two or three dimensions, of layout rows, aligned to 16 bytes"
+                        f"{where}: argument {a.name} needs a required tensor of two or three dimensions, layout rows, aligned to 16 bytes"
                     )
                 if not (0 <= a.box[0] <= 256 and 1 <= a.box[1] <= 256):
                     raise fail(f"{where}: argument {a.name} has boxes of {a.box}; wanted at most 256 lines of 1 to 256 rows")
