@@ -1,4 +1,4 @@
-"""The CUDA kernel for few heads on the host: tests/emulator runs its sources, thread by thread, in an order drawn from a seed."""
+"""The CUDA kernels of attention on the host: tests/emulator runs their sources, thread by thread, in an order drawn from a seed."""
 
 from __future__ import annotations
 
@@ -39,26 +39,20 @@ class Form:
         return low_head.kernel(*entry, self.split, stages, self.dtype, self.teams)
 
 
+def compiled(kernel: Any, main: str, out: Path) -> ctypes.CDLL:
+    """The sources of a declared ``kernel`` on the machine, as ``main`` in its folder calls them, compiled for the host to ``out``."""
+    defines = {**kernel.constants, "DSAK_THREADS": kernel.options["threads"], "DSAK_SHARED": kernel.options["shared"]}
+    includes = [f"-I{x}" for x in (FOLDER, KERNELS / "include", KERNELS)]
+    sources = [str(FOLDER / x) for x in (main, "machine.cpp")]
+    options = ["-std=c++17", "-O2", "-shared", "-fPIC", "-include", str(FOLDER / "cuda.h"), *includes]
+    subprocess.run([str(COMPILER), *options, *(f"-D{k}={v}" for k, v in defines.items()), *sources, "-o", str(out)], check=True)
+    return ctypes.CDLL(str(out))
+
+
 @functools.cache
 def library(form: Form, folder: Path) -> ctypes.CDLL:
     """``form`` compiled for the host into ``folder``."""
-    kernel = form.declared()
-    defines = {**kernel.constants, "DSAK_THREADS": kernel.options["threads"], "DSAK_SHARED": kernel.options["shared"]}
-    out = folder / f"{abs(hash(form))}.so"
-    includes = [f"-I{x}" for x in (FOLDER, KERNELS / "include", KERNELS)]
-    sources = [str(FOLDER / "low.cpp"), str(FOLDER / "machine.cpp")]
-    options = [
-        "-std=c++17",
-        "-O2",
-        "-shared",
-        "-fPIC",
-        "-include",
-        str(FOLDER / "cuda.h"),
-        *includes,
-        *(f"-D{k}={v}" for k, v in defines.items()),
-    ]
-    subprocess.run([str(COMPILER), *options, *sources, "-o", str(out)], check=True)
-    return ctypes.CDLL(str(out))
+    return compiled(form.declared(), "low.cpp", folder / f"{abs(hash(form))}.so")
 
 
 class Call:

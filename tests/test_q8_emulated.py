@@ -3,7 +3,6 @@
 import ctypes
 import functools
 import math
-import subprocess
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,14 +24,7 @@ TOLERANCE = {"exact": 3e-2, "fast": 3e-2, "high": 3e-3}
 
 @functools.cache
 def library(d: int, precision: str, folder: Path) -> ctypes.CDLL:
-    kernel = q8.kernel(d, precision, False, False)
-    defines = {**kernel.constants, "DSAK_THREADS": kernel.options["threads"], "DSAK_SHARED": kernel.options["shared"]}
-    out = folder / f"{d}{precision}.so"
-    includes = [f"-I{x}" for x in (emulated.FOLDER, KERNELS / "include", KERNELS)]
-    sources = [str(emulated.FOLDER / x) for x in ("q8.cpp", "machine.cpp")]
-    options = ["-std=c++17", "-O2", "-shared", "-fPIC", "-include", str(emulated.FOLDER / "cuda.h"), *includes]
-    subprocess.run([emulated.COMPILER, *options, *(f"-D{k}={v}" for k, v in defines.items()), *sources, "-o", str(out)], check=True)
-    return ctypes.CDLL(str(out))
+    return emulated.compiled(q8.kernel(d, precision, False, False), "q8.cpp", folder / f"{d}{precision}.so")
 
 
 @pytest.fixture(scope="module")

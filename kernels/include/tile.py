@@ -22,6 +22,11 @@ UNSCALED = {"bf16": " and not has(q_scale) and not has(kv_scale)", "fp8": ""}
 """BF16 forms apply no scales: calls with one are left to the other kernels."""
 
 
+def lasting(fp8: bool, heads: int) -> bool:
+    """Whether a block of threads serves item after item, as many blocks as there are units; else each serves one (tile_sm90.py)."""
+    return fp8 and heads == 16
+
+
 @dataclass(frozen=True)
 class Form:
     """A dtype, a place of the queries' rope part and a tile: what a candidate is made for. ``when`` is its guard."""
@@ -39,8 +44,7 @@ class Form:
 
     @property
     def lasting(self) -> bool:
-        """A block of threads serves item after item, as many blocks as there are units; else each serves one (tile_sm90.py)."""
-        return self.dtype == "fp8" and self.heads == 16
+        return lasting(self.dtype == "fp8", self.heads)
 
     def grid(self, items: str) -> tuple[str, int, int]:
         """For that many tokens times tiles times splits."""

@@ -21,6 +21,7 @@ from tvm.tirx import PrimFunc
 from aot.registry import sibling
 
 shared = sibling(__file__, "tile_shared")
+tile = sibling(__file__, "tile")
 tile_rows = sibling(__file__, "tile_rows")
 wide = sibling(__file__, "tile_wide")
 narrow = sibling(__file__, "tile_narrow")
@@ -37,7 +38,7 @@ def sparse_mla_sm90(D: int, FP8: bool, HEADS: int) -> PrimFunc:
     GIVEN, WORK = ("float8_e4m3fn", "float16") if FP8 else ("bfloat16", "bfloat16")
     # 504 a lane of three warpgroups, 512 of four: producers of FP8 rows hold a block of them in registers
     FEW, MANY = {16: (88, 168), 32: (72, 216), 64: (88, 208)}[HEADS] if FP8 or HEADS == 16 else (56, 224)
-    LASTING = FP8 and HEADS == 16  # a block serves item after item: ``Form.lasting`` in tile.py tells the host
+    LASTING = tile.lasting(FP8, HEADS)  # the host asks the same
     PARTS = 1 if WIDE else 8
     s = shared._symbols()
     splits_of_a_list = T.dynamic("splits", "int32")
