@@ -17,7 +17,7 @@ if torch.cuda.get_device_capability() != (9, 0) or torch.version.cuda is None:
 from tests.attention import BF16, FP8, Case, check_nans  # noqa: E402
 
 COMMON = {16: "h16_c6", 25: "h16_c4", 40: "h16_c3", 64: "h16_c2"}
-ALONE = {300: "h16_c1", 700: "h16"}
+ALONE = {300: "h16"}
 NAMES = {
     FP8: {1: "h8_c11", 4: "h8_c9_t2", 5: "h8_c8_t2", 8: "h8_c6_t2", 9: "h16_c8_t2"}
     | {T: f"{name}_t2" for T, name in COMMON.items()}
@@ -26,8 +26,10 @@ NAMES = {
     BF16: {1: "h8_c11", 4: "h8_c9", 5: "h16_c11", 8: "h16_c9", 12: "h16_c8"} | COMMON | ALONE,
 }
 """For a number of tokens with 16 heads and 2051 columns: the tile and the cluster size that the tables give them at 132 SMs."""
-TOKENS = (1, 4, 5, 8, 9, 12, 16, 25, 40, 64, 100, 150, 300, 700)
+TOKENS = (1, 4, 5, 8, 9, 12, 16, 25, 40, 64, 100, 150, 200, 300, 500, 700)
 """Every size of cluster, and none."""
+PAIRED = {130: "h16_c2", 150: "h16_c2_s2", 200: "h16_s3", 300: "h16", 500: "h16_s3", 700: "h16"}
+"""FP8 rows of 512: as many blocks of threads on an SM, two or three, as end sooner."""
 FEW = (1, 4, 8, 16, 25, 40, 64)
 dtypes = pytest.mark.parametrize("dtype", [FP8, BF16], ids=["fp8", "bf16"])
 
@@ -47,6 +49,13 @@ def test_the_cluster_is_the_one_meant(dtype, T, name):
         pytest.skip("the sizes are those of 132 SMs")
     prefix = "low" if dtype == FP8 else "low_bf16"
     assert f"{prefix}_d576_{name}: chosen" in dsa_kernels.explain("sparse_mla_decode", **decode(T=T, dtype=dtype).inputs())
+
+
+@pytest.mark.parametrize(("T", "name"), PAIRED.items())
+def test_blocks_of_threads_share_an_sm_as_meant(T, name):
+    if torch.cuda.get_device_properties(0).multi_processor_count != 132:
+        pytest.skip("the bounds are those of 132 SMs")
+    assert f"low_d512_{name}: chosen" in dsa_kernels.explain("sparse_mla_decode", **decode(T=T, D=512, dtype=FP8).inputs())
 
 
 def test_lists_of_2048_columns_are_shared_by_sixteen_blocks():
@@ -108,7 +117,7 @@ def test_coherent_rows_are_exact(T, D, dtype):
 
 
 @dtypes
-@pytest.mark.parametrize("T", [1, 4, 8, 16, 25, 40, 64, 100, 300])
+@pytest.mark.parametrize("T", [1, 4, 8, 16, 25, 40, 64, 100, 200, 300])
 @pytest.mark.parametrize("H", [8, 16, 32])
 def test_a_thousand_repeats_are_bitwise_equal(H, T, dtype):
     case = decode(T=T, H=H, D=512, dtype=dtype, holes=0.1).run()
@@ -124,7 +133,7 @@ def test_a_thousand_repeats_are_bitwise_equal(H, T, dtype):
 
 
 @dtypes
-@pytest.mark.parametrize("T", [1, 8, 25, 64, 300])
+@pytest.mark.parametrize("T", [1, 8, 25, 64, 200, 300])
 def test_a_nan_that_is_selected_comes_out_where_it_belongs(T, dtype):
     check_nans(decode(T=T, H=13, dtype=dtype, s_kv=20_000, topk=577, holes=0.2), row=3, head=5)
 

@@ -37,10 +37,12 @@ def test_clusters(form, folder):
         Call(form, topk=(330, 577, 700)[seed], seed=seed).run(folder, size).check()
 
 
-@pytest.mark.parametrize("dtype", ["fp8", "bf16"])
-@pytest.mark.parametrize("heads", [8, 16, 32])
-def test_without_clusters(heads, dtype, folder):
-    Call(Form(dtype, 512 if heads < 32 else 576, heads, split=False), tokens=2, heads=heads - 3).run(folder).check()
+WHOLE = [Form(dtype, 512 if heads < 32 else 576, heads, split=False) for dtype in ("fp8", "bf16") for heads in (8, 16, 32)]
+
+
+@pytest.mark.parametrize("form", [*WHOLE, Form("fp8", 512, 16, split=False, stages=3)], ids=str)
+def test_without_clusters(form, folder):
+    Call(form, tokens=2, heads=form.heads - 3).run(folder).check()
 
 
 def empty_runs(indices):

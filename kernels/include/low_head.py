@@ -38,13 +38,13 @@ def shared_bytes(d: int, heads: int, stages: int, dtype: str, teams: int = 1) ->
     return stages * stage + query + teams * (probability + frames + statistics + 8) + (16 + 8 * pieces) * stages + 8
 
 
-def stages(d: int, heads: int, dtype: str, split: bool) -> int:
-    """Blocks of rows in shared memory. FP8: three where two blocks of threads on an SM have room for them and the keys are split,
-    two otherwise, so that more blocks of threads fit. BF16: as many as one block of threads has room for.
+def stages(d: int, heads: int, dtype: str, paired: bool) -> int:
+    """Blocks of rows in shared memory. FP8: three where two blocks of threads are to share an SM (``paired``) and have room for
+    them, two otherwise, so that three fit. BF16: as many as one block of threads has room for.
     """
     if dtype == "bf16":
         return 3 if shared_bytes(d, heads, 3, dtype) <= SHARED else 2
-    return 3 if split and d == 512 and heads <= 16 else 2
+    return 3 if paired and d == 512 and heads <= 16 else 2
 
 
 def kernel(

@@ -4,8 +4,8 @@ results through distributed shared memory: one launch, no workspace, the same or
 An item is a token and a tile of heads. Tiles are as narrow as keeps the items few: blocks of threads of a narrow tile take less
 time, and the rows that tiles share come out of the L2. Clusters are as large as fit the chip all at once, for one that waits for
 another doubles the time; a processing cluster of the chip (18 SMs at most) holds one of eleven to sixteen blocks and two of up to
-nine, with one block on an SM. FP8 blocks that have an SM to themselves run two teams of consumers. The tables are read off
-docs/tuning/low_head.md.
+nine, with one block on an SM. FP8 blocks that have an SM to themselves run two teams of consumers. Items that fill the chip by
+themselves have a block of threads each, two or three of them on an SM. The tables are read off docs/tuning/low_head.md.
 
 From 33 heads on a token is several tiles. At multiples of 64 heads the kernel of 64-head tiles comes before these where it is
 faster (op.py).
@@ -36,7 +36,7 @@ class Cluster:
         """Lists of half a key block a block of threads are worth the cluster: blocks of threads without keys cost nothing."""
         blocks = "cdiv(topk, 64)"
         fewer = f" and cdiv({blocks}, {self.size}) < cdiv({blocks}, {self.spare})" if self.spare else ""
-        return f"{items} {self.items} and topk > {32 * self.size if self.size > 1 else 0}{fewer}"
+        return f"{items} {self.items} and topk > {32 * self.size}{fewer}"
 
     @property
     def suffix(self) -> str:
@@ -57,17 +57,18 @@ def one_on_an_sm(teams: int) -> tuple[Cluster, ...]:
     )
 
 
-ALONE = Cluster(1, "<= 4 * sm_count")
 TWO = Cluster(2, "<= sm_count")
 TEAM_STAGES = {512: 6, 576: 4}
+PAIRED = "({0} <= 2 * sm_count or ({0} > 3 * sm_count and {0} <= 4 * sm_count))"
+"""Items for which two blocks of threads with three stages on an SM end sooner than three with two: in fewer or in faster turns."""
 
 
 def clusters(dtype: str, tile: int) -> tuple[Cluster, ...]:
     if dtype == "bf16":
-        return (*one_on_an_sm(1), ALONE)
+        return one_on_an_sm(1)
     if tile == 32:  # from 34 items on: fewer are served by tiles of 16
-        return (Cluster(4, "* 11 <= 5 * sm_count"), TWO, ALONE)
-    return (*one_on_an_sm(2), TWO, Cluster(2, "* 2 <= 3 * sm_count", stages=2), ALONE)
+        return (Cluster(4, "* 11 <= 5 * sm_count"), TWO)
+    return (*one_on_an_sm(2), TWO, Cluster(2, "* 2 <= 3 * sm_count", stages=2))
 
 
 NARROW = {"fp8": 8, "bf16": 16}
@@ -96,7 +97,7 @@ def candidates(dtype: str) -> tuple[Candidate, ...]:
         items, tiles = f"T * cdiv(H, {tile})", f"cdiv(H, {tile})"
         for place, rope, q_rope, where in shared.PLACES:
             d, rope_tensor = 576 if rope else 512, q_rope == "q_rope"
-            usual = low_head.stages(d, tile, dtype, split=True)
+            usual, fewest = (low_head.stages(d, tile, dtype, paired) for paired in (True, False))
 
             def kernel(stages: int, split: bool, teams: int, d: int = d, tile: int = tile, rope_tensor: bool = rope_tensor) -> Kernel:
                 entry = "sparse_mla_decode_low"
@@ -109,6 +110,9 @@ def candidates(dtype: str) -> tuple[Candidate, ...]:
                 made = kernel(TEAM_STAGES[d] if c.teams > 1 else c.stages or usual, True, c.teams)
                 launch = Launch(made, (f"T * {c.size}", tiles, 1), (c.size, 1, 1))
                 found.append(Candidate(name + c.suffix, ("sm90",), f"{when} and {c.when(items)}", (launch,)))
-            launch = Launch(kernel(low_head.stages(d, tile, dtype, split=False), False, 1), ("T", tiles, 1))
+            if usual != fewest:
+                launch = Launch(kernel(usual, False, 1), ("T", tiles, 1))
+                found.append(Candidate(f"{name}_s{usual}", ("sm90",), f"{when} and {PAIRED.format(items)}", (launch,)))
+            launch = Launch(kernel(fewest, False, 1), ("T", tiles, 1))
             found.append(Candidate(name, ("sm90",), when, (launch,)))
     return tuple(found)

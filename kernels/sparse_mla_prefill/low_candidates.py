@@ -28,7 +28,7 @@ def candidates(dtype: str, tiles: Iterable[int] = tuple(HEADS)) -> tuple[Candida
                 tile,
                 rope_tensor=q_rope == "q_rope",
                 dtype=dtype,
-                stages=low_head.stages(576 if rope else 512, tile, dtype, split=False),
+                stages=low_head.stages(576 if rope else 512, tile, dtype, paired=False),
             )
             launch = Launch(made, ("T", f"cdiv(H, {tile})", 1))
             found.append(Candidate(f"{prefix}_{place}_h{tile}", ("sm90",), f"{where} and {HEADS[tile]}", (launch,)))

@@ -7,12 +7,13 @@
 // SM to itself, overlap with each other. BF16 rows: blocks.cuh.
 //
 // Shared memory (bytes)      512: 8 / 16 / 32 heads           576: 8 / 16 / 32 heads
-//   FP8 stages, 32,768 or 36,864  2 (split: 3, 3, 2)              2           (two teams: 33,792 and 36,992)
+//   FP8 stages, 32,768 or 36,864  2 (in pairs: 3, 3, 2)           2           (two teams: 33,792 and 36,992)
 //   Q                             4,096 /  8,192 / 16,384         4,608 /  9,216 / 18,432
 //   P                             1,024 /  2,048 /  4,096         as at 512
 //   frames, bits, barriers          224 /    384 /    704         as at 512
 //   in all, two stages           70,880 / 76,160 / 86,720        79,584 / 85,376 / 96,960
 //   CTAs on an SM                     3 /      3 /      2             2 /      2 /      2
+// In pairs, two CTAs on an SM: split forms, and decode where two end sooner than three (sparse_mla_decode/low_candidates.py).
 // Two teams: six stages (576: four), P and frames twice; one CTA on an SM. BF16: stages of 65,536 (three; two at 32 heads) or
 // 73,728 (two), Q twice as large, P as large or, where blocks overlap, twice; one CTA on an SM. Registers: FP8 136 consumer and
 // 24 producer with three CTAs, 216 and 40 with two (two fewer usable); with one CTA all threads have as many as they need, up

@@ -5,14 +5,19 @@
 #pragma once
 
 #include "dsak/low_head/layout.cuh"
+#include "dsak/registers.cuh"
 
 namespace dsak::low_head {
+
+// Whether the thread's index is kept in a register, where there is one left; it was measured.
+constexpr bool kKeepThread = kCtasPerSm == 2 && (kHeads == 16 || (kHeads == 32 && kSplit));
 
 // A thread among the consumers. `memory` is where its team's P, frames and statistics lie, as if it were the first team.
 struct Member {
   const u32 smem;
-  const u32 team = kTeams == 1 ? 0 : threadIdx.x / kTeamThreads, warp = (threadIdx.x % kTeamThreads) >> 5,
-            lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3;
+  const u32 thread = kKeepThread ? registers::kept(threadIdx.x) : threadIdx.x;
+  const u32 team = kTeams == 1 ? 0 : thread / kTeamThreads, warp = (thread % kTeamThreads) >> 5, lane = thread & 31,
+            g = lane >> 2, t = lane & 3;
   const u32 memory = smem + team * plan::kTeamBytes;
 };
 

@@ -23,7 +23,7 @@ struct RowCopies {
   static constexpr u32 kArrivals = kProducerWarps * mbarrier::kArrivalsPerWarp;  // at a stage's full barrier
 
   // Whether a lane's place in a stage is worked out once for all of its rows, or anew for each. Which is faster was measured.
-  static constexpr bool kOnePlace = !kSplit || kWidth > kLatent;
+  static constexpr bool kOnePlace = kWidth > kLatent || (!kSplit && kStages == 2);
 
   // Read anew where registers are scarce: nothing derived from it is kept.
   static __device__ __forceinline__ u32 thread() { return kCtasPerSm == 3 ? registers::thread_index() : threadIdx.x; }
