@@ -70,8 +70,8 @@ def test_lists_of_2048_columns_are_shared_by_sixteen_blocks():
 @pytest.mark.parametrize("D", [512, 576])
 @pytest.mark.parametrize("H", [8, 16, 32, 64])
 def test_clusters_of_every_size(H, D, T, dtype):
-    if dtype == BF16 and H > 32 and T > 2:
-        pytest.skip("from 33 heads on BF16 is served by TileLang: test_gpu_tile.py")
+    if dtype == BF16 and ((H > 32 and T > 2) or (8 < H <= 32 and D == 512 and T > 66)):
+        pytest.skip("BF16 that TileLang serves: test_gpu_tile.py")
     check(decode(T=T, H=H, D=D, dtype=dtype, pad=1, precision="high").run(), lse_tol=1e-5)
 
 

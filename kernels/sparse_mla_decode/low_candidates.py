@@ -82,6 +82,12 @@ CALLS = {"fp8": "", "bf16": " and (H <= 32 or T * cdiv(H, 64) <= 2 or has(q_scal
 and apply scales."""
 
 
+def whole(tile: int, dtype: str, d: int, items: str) -> str:
+    """Which calls a tile serves without splitting keys. BF16 rows of 512: lists of few keys, and scales; TileLang is faster otherwise."""
+    left = dtype == "bf16" and d == 512 and tile > 8
+    return f" and ({items} * 2 <= sm_count or has(q_scale) or has(kv_scale))" if left else ""
+
+
 def heads(tile: int, dtype: str) -> str:
     """Which calls a tile serves that no narrower one does."""
     if tile == 32:
@@ -114,5 +120,5 @@ def candidates(dtype: str) -> tuple[Candidate, ...]:
                 launch = Launch(kernel(usual, False, 1), ("T", tiles, 1))
                 found.append(Candidate(f"{name}_s{usual}", ("sm90",), f"{when} and {PAIRED.format(items)}", (launch,)))
             launch = Launch(kernel(fewest, False, 1), ("T", tiles, 1))
-            found.append(Candidate(name, ("sm90",), when, (launch,)))
+            found.append(Candidate(name, ("sm90",), when + whole(tile, dtype, d, items), (launch,)))
     return tuple(found)
