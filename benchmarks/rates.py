@@ -48,7 +48,7 @@ TILE_SHAPES = {  # prefill by the TileLang kernels
 }
 TILE_DECODE_SHAPES = [(65536, heads, d, topk) for d, topk in ((512, 2112), (576, 2048)) for heads in (16, 64)]
 DECODE_SHAPES = [(65536, 16, 512, 2112), (65536, 16, 576, 2048), (65536, 64, 512, 2112), (65536, 64, 576, 2048)]  # s_kv, H, D, topk
-SPLIT_SHAPES = [(65536, heads, 576, 2048) for heads in (16, 64, 128)]
+SPLIT_SHAPES = [(65536, 16, 512, 2112), *((65536, heads, 576, 2048) for heads in (16, 64, 128))]
 KPOOL_SHAPES = [(64, 65536), (1, 65536), (64, 8192), (4096, 8192)]  # rows, pools
 TRITON_SHAPES = [(32768, 16, 576, 2048, 4096), (32768, 16, 512, 2176, 4096)]
 
@@ -267,7 +267,7 @@ def main() -> None:
         rows += [decode(shape, tokens, FP8) for shape in DECODE_SHAPES for tokens in (1, 8, 64, 256)]
         rows += [decode(DECODE_SHAPES[1], tokens, torch.bfloat16) for tokens in (1, 64)]
     if "split" in only:  # from how many tokens on prefill is the faster op
-        for shape, tokens, dtype in itertools.product(SPLIT_SHAPES, (32, 64, 96, 128, 160, 256), (FP8, torch.bfloat16)):
+        for shape, tokens, dtype in itertools.product(SPLIT_SHAPES, (64, 128, 192, 256, 384, 512), (FP8, torch.bfloat16)):
             rows += [decode(shape, tokens, dtype, op) for op in ("sparse_mla_decode", "sparse_mla_prefill")]
     if "kpool" in only:
         rows += [kpool(batch, pools) for batch, pools in KPOOL_SHAPES]

@@ -22,7 +22,7 @@ from ..layouts import GROUP, LATENT
 if TYPE_CHECKING:
     import torch
 
-FEW = 128
+FEW = 512
 """Up to so many tokens a call goes to ``sparse_mla_decode``, which splits their lists over the chip, and beyond to prefill, which is
 as fast then: measured, docs/tuning/decode.md.
 """
