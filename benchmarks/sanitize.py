@@ -84,6 +84,10 @@ def main() -> None:
                 packs = alone(op, Path(folder), "low_")
                 for dtype, d, heads, tokens in itertools.product((FP8, torch.bfloat16), (512, 576), (8, 16, 31), widths):
                     attention(heads, d, dtype, None, tokens, op, 403, packs)
+        with tempfile.TemporaryDirectory() as folder:
+            for heads in (8, 16):  # whole lists with three stages, which are taken for more tokens than these tools have patience for
+                packs = alone("sparse_mla_decode", Path(folder, str(heads)), f"low_d512_h{heads}_s3")
+                attention(heads, 512, FP8, None, 9, "sparse_mla_decode", 403, packs)
     for group, prefix, dtypes in (("tile", "tile_", (FP8, torch.bfloat16)), ("triton", "fp8_sm90_", (FP8,))):
         if group not in only:
             continue
