@@ -40,7 +40,7 @@ def shared_bytes(d: int, heads: int, stages: int, dtype: str, teams: int = 1) ->
 
 def stages(d: int, heads: int, dtype: str, paired: bool) -> int:
     """Blocks of rows in shared memory. FP8: three where two blocks of threads are to share an SM (``paired``) and have room for
-    them, two otherwise, so that three fit. BF16: as many as one block of threads has room for.
+    them, two otherwise, so that three fit at 512 and up to 16 heads. BF16: as many as one block of threads has room for.
     """
     if dtype == "bf16":
         return 3 if shared_bytes(d, heads, 3, dtype) <= SHARED else 2

@@ -60,7 +60,7 @@ def one_on_an_sm(teams: int) -> tuple[Cluster, ...]:
 TWO = Cluster(2, "<= sm_count")
 TEAM_STAGES = {512: 6, 576: 4}
 PAIRED = "({0} <= 2 * sm_count or ({0} > 3 * sm_count and {0} <= 4 * sm_count))"
-"""Items for which two blocks of threads with three stages on an SM end sooner than three with two: in fewer or in faster turns."""
+"""Items for which two blocks of threads with three stages on an SM end sooner than three with two: in as many turns, shorter ones."""
 
 
 def clusters(dtype: str, tile: int) -> tuple[Cluster, ...]:
@@ -83,9 +83,11 @@ and apply scales."""
 
 
 def whole(tile: int, dtype: str, d: int, items: str) -> str:
-    """Which calls a tile serves without splitting keys. BF16 rows of 512: lists of few keys, and scales; TileLang is faster otherwise."""
+    """Which calls a tile serves without splitting keys. Of BF16 rows of 512 those with scales, and so few tokens that TileLang, which is
+    faster with whole lists, would split them.
+    """
     left = dtype == "bf16" and d == 512 and tile > 8
-    return f" and ({items} * 2 <= sm_count or has(q_scale) or has(kv_scale))" if left else ""
+    return f" and ({items} * 3 <= 2 * sm_count or has(q_scale) or has(kv_scale))" if left else ""
 
 
 def heads(tile: int, dtype: str) -> str:

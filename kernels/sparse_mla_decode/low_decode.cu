@@ -1,6 +1,6 @@
-// Sparse-MLA decode for SM90, FP8 or BF16 queries and rows: as the prefill of few heads, with the keys of a token split over a
-// cluster of CTAs. One launch: partial results meet in the CTAs' shared memory (dsak/low_head/combine.cuh). A cluster of one is
-// served too.
+// Sparse-MLA decode for SM90, FP8 or BF16 queries and rows: as the prefill of few heads. With DSAK_SPLIT the keys of a token
+// are shared by a cluster of two CTAs or more. One launch: partial results meet in the CTAs' shared memory
+// (dsak/low_head/combine.cuh).
 //
 // Measured on an H200 by benchmarks/rates.py --only low: docs/tuning/low_head.md.
 #include "dsak/low_head/kernel.cuh"

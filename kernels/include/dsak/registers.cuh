@@ -26,7 +26,7 @@ __device__ __forceinline__ u32 thread_index() {
 }
 
 // `x` of this thread, which ptxas cannot work out anew: what depends on it stays in registers. Otherwise a loop reads %tid
-// again where registers look scarce, and that takes long.
+// again where registers look scarce, and that takes long. All lanes of a warp call it together.
 __device__ __forceinline__ u32 kept(u32 x) { return __shfl_sync(~0u, x, threadIdx.x & 31); }
 
 // A value that is the same in all lanes, so that ptxas knows it: descriptors that depend on it stay in uniform registers.

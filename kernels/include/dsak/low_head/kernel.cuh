@@ -13,7 +13,8 @@
 //   frames, bits, barriers          224 /    384 /    704         as at 512
 //   in all, two stages           70,880 / 76,160 / 86,720        79,584 / 85,376 / 96,960
 //   CTAs on an SM                     3 /      3 /      2             2 /      2 /      2
-// In pairs, two CTAs on an SM: split forms, and decode where two end sooner than three (sparse_mla_decode/low_candidates.py).
+// In pairs: two CTAs on an SM. Split forms (but one with two stages), and decode where two end sooner than three
+// (sparse_mla_decode/low_candidates.py).
 // Two teams: six stages (576: four), P and frames twice; one CTA on an SM. BF16: stages of 65,536 (three; two at 32 heads) or
 // 73,728 (two), Q twice as large, P as large or, where blocks overlap, twice; one CTA on an SM. Registers: FP8 136 consumer and
 // 24 producer with three CTAs, 216 and 40 with two (two fewer usable); with one CTA all threads have as many as they need, up
@@ -63,14 +64,13 @@ struct Consumer {
       for (u32 i = 0; i < kHeads / 2; ++i) total[c][i] = 0.f;
     Statistics statistics;
     statistics.reset();
-    const bool combines = kTeams > 1 || (kSplit && cluster::size() > 1);
-    Lender lender = combines ? Lender::of(blocks) : Lender{~0u};
+    Lender lender = kSplit ? Lender::of(blocks) : Lender{~0u};
     Blocks{me}.attend(total, statistics, blocks, factor, [&](u32 block) { lender.reach(block); });
     total_statistics(statistics, me);
     Frames frames;
     frames.load(me.memory, me.t);
     const Share share = Share::of_this_cta(args);
-    if (combines)
+    if constexpr (kSplit)
       Combine{args, share, me}.run(total, statistics, frames);
     else
       store_results(total, statistics, frames, args, share, me);
@@ -101,7 +101,7 @@ __device__ __forceinline__ void run(const Arguments& args) {
   else
     start_query(args, share, smem);
   if constexpr (kSplit) {
-    if ((kTeams > 1 || share.splits > 1) && threadIdx.x < 32) Combine::expect(smem, share);
+    if (threadIdx.x < 32) Combine::expect(smem, share);
   }
   __syncthreads();
   if (produces) {

@@ -9,7 +9,8 @@
 
 namespace dsak::low_head {
 
-// Whether the thread's index is kept in a register, where there is one left; it was measured.
+// Whether the thread's index is kept in a register: two CTAs on an SM have one left. At 8 heads it made no difference, 32 heads
+// that are not split spill.
 constexpr bool kKeepThread = kCtasPerSm == 2 && (kHeads == 16 || (kHeads == 32 && kSplit));
 
 // A thread among the consumers. `memory` is where its team's P, frames and statistics lie, as if it were the first team.
