@@ -31,14 +31,17 @@ def attention(
     op: str = "sparse_mla_prefill",
     topk: int = 203,
     packs: dsa_kernels.Packs | None = None,
+    scales: bool = False,
 ) -> None:
     q = (torch.randn(tokens, heads, d, device="cuda") * 0.25).to(dtype)
     kv = (torch.randn(300, d, device="cuda") * 0.25).to(dtype)
     indices = torch.randint(-30, 330, (tokens, topk), dtype=torch.int32, device="cuda")
     length = torch.randint(0, topk + 1, (tokens,), dtype=torch.int32, device="cuda")
     sink = torch.randn(heads, device="cuda")
+    scale = torch.ones(1, device="cuda") if scales else None
+    given = {"precision": precision, "q_scale": scale, "kv_scale": scale, "max_logits": True, "lse": True}
     for extra in ({}, {"topk_length": length, "attn_sink": sink}):
-        out, top, lse = getattr(packs or dsa_kernels, op)(q, kv, indices, 0.0625, precision=precision, max_logits=True, lse=True, **extra)
+        out, top, lse = getattr(packs or dsa_kernels, op)(q, kv, indices, 0.0625, **given, **extra)
         assert torch.isfinite(out).all() and not torch.isnan(top).any() and not torch.isnan(lse).any()
 
 
@@ -78,15 +81,20 @@ def main() -> None:
                 attention(64, d, FP8, precision, 7)  # in few parts
                 attention(64, d, FP8, precision, 3, topk=1100)  # in many
     if "low" in only:
-        sizes = (3, 20, 40, options.tokens)  # in decode clusters of eleven blocks or fewer, of six, of three or four, of two or one
+        # In decode clusters of eleven blocks or eight, of six, of three or four, and of two or none. Scales keep BF16 calls with CUDA.
+        sizes = (3, 20, 40, options.tokens)
         for op, widths in (("sparse_mla_prefill", (options.tokens,)), ("sparse_mla_decode", sizes)):
             with tempfile.TemporaryDirectory() as folder:
                 packs = alone(op, Path(folder), "low_")
                 for dtype, d, heads, tokens in itertools.product((FP8, torch.bfloat16), (512, 576), (8, 16, 31), widths):
-                    attention(heads, d, dtype, None, tokens, op, 403, packs)
+                    attention(heads, d, dtype, None, tokens, op, 403, packs, scales=dtype == torch.bfloat16)
+                if op == "sparse_mla_decode":
+                    for d in (512, 576):
+                        attention(16, d, FP8, None, 70, op, 203, packs)  # clusters of two, two blocks of threads on an SM
         with tempfile.TemporaryDirectory() as folder:
-            for heads in (8, 16):  # whole lists with three stages, which are taken for more tokens than these tools have patience for
-                packs = alone("sparse_mla_decode", Path(folder, str(heads)), f"low_d512_h{heads}_s3")
+            # What is taken for more tokens than these tools have patience for: whole lists with three stages, and three blocks on an SM.
+            for heads, form in itertools.product((8, 16), ("s3", "c2_s2")):
+                packs = alone("sparse_mla_decode", Path(folder, f"{heads}{form}"), f"low_d512_h{heads}_{form}")
                 attention(heads, 512, FP8, None, 9, "sparse_mla_decode", 403, packs)
     for group, prefix, dtypes in (("tile", "tile_", (FP8, torch.bfloat16)), ("triton", "fp8_sm90_", (FP8,))):
         if group not in only:

@@ -4,6 +4,8 @@ The op's own matrix is tests/test_gpu_decode.py; here stand the hazards of the c
 of threads on one SM, repeats, streams.
 """
 
+import re
+
 import pytest
 
 pytestmark = pytest.mark.gpu
@@ -28,14 +30,31 @@ NAMES = {
 """For a number of tokens with 16 heads and 2051 columns: the tile and the cluster size that the tables give them at 132 SMs."""
 TOKENS = (1, 4, 5, 8, 9, 12, 16, 25, 40, 64, 100, 150, 200, 300, 500, 700)
 """Every size of cluster, and none."""
-PAIRED = {130: "h16_c2", 150: "h16_c2_s2", 200: "h16_s3", 300: "h16", 500: "h16_s3", 700: "h16"}
-"""FP8 rows of 512: as many blocks of threads on an SM, two or three, as end sooner."""
+WHOLE = [
+    *(
+        (FP8, T, False, f"low_d512_{n}")
+        for T, n in {130: "h16_c2", 150: "h16_c2_s2", 200: "h16_s3", 300: "h16", 500: "h16_s3", 700: "h16"}.items()
+    ),
+    *((BF16, T, scaled, "low_bf16_d512_h16") for T, scaled in ((88, False), (89, True), (700, True))),
+    *((BF16, T, False, "tile_bf16_d512_h16_direct") for T in (89, 700)),
+]
+"""Rows of 512 for a number of tokens and scales or none. FP8: as many blocks of threads on an SM, two or three, as end sooner."""
 FEW = (1, 4, 8, 16, 25, 40, 64)
 dtypes = pytest.mark.parametrize("dtype", [FP8, BF16], ids=["fp8", "bf16"])
 
 
 def decode(**options):
     return Case(**{"op": "sparse_mla_decode", "scale": 0.0625, "H": 16, "s_kv": 4096, "topk": 2051, **options})
+
+
+def scaled(case):
+    """BF16 calls with scales are served by these kernels alone."""
+    case.kv_scale = torch.tensor([0.7], device="cuda")
+    return case
+
+
+def chosen(case):
+    return re.search(r"(\S+): chosen", dsa_kernels.explain("sparse_mla_decode", **case.inputs()))[1]
 
 
 def check(case, lse_tol=3e-4):
@@ -48,20 +67,21 @@ def test_the_cluster_is_the_one_meant(dtype, T, name):
     if torch.cuda.get_device_properties(0).multi_processor_count != 132:
         pytest.skip("the sizes are those of 132 SMs")
     prefix = "low" if dtype == FP8 else "low_bf16"
-    assert f"{prefix}_d576_{name}: chosen" in dsa_kernels.explain("sparse_mla_decode", **decode(T=T, dtype=dtype).inputs())
+    assert chosen(decode(T=T, dtype=dtype)) == f"{prefix}_d576_{name}"
 
 
-@pytest.mark.parametrize(("T", "name"), PAIRED.items())
-def test_blocks_of_threads_share_an_sm_as_meant(T, name):
+@pytest.mark.parametrize(("dtype", "T", "scales", "name"), WHOLE)
+def test_whole_lists_go_where_they_are_fastest(dtype, T, scales, name):
     if torch.cuda.get_device_properties(0).multi_processor_count != 132:
         pytest.skip("the bounds are those of 132 SMs")
-    assert f"low_d512_{name}: chosen" in dsa_kernels.explain("sparse_mla_decode", **decode(T=T, D=512, dtype=FP8).inputs())
+    case = decode(T=T, D=512, dtype=dtype)
+    assert chosen(scaled(case) if scales else case) == name
 
 
 def test_lists_of_2048_columns_are_shared_by_sixteen_blocks():
     for dtype, prefix in ((FP8, "low"), (BF16, "low_bf16")):
         case = decode(T=1, dtype=dtype, topk=2048)
-        assert f"{prefix}_d576_h8_c16: chosen" in dsa_kernels.explain("sparse_mla_decode", **case.inputs())
+        assert chosen(case) == f"{prefix}_d576_h8_c16"
         check(case.run())
 
 
@@ -70,9 +90,10 @@ def test_lists_of_2048_columns_are_shared_by_sixteen_blocks():
 @pytest.mark.parametrize("D", [512, 576])
 @pytest.mark.parametrize("H", [8, 16, 32, 64])
 def test_clusters_of_every_size(H, D, T, dtype):
-    if dtype == BF16 and ((H > 32 and T > 2) or (8 < H <= 32 and D == 512 and T > 66)):
-        pytest.skip("BF16 that TileLang serves: test_gpu_tile.py")
-    check(decode(T=T, H=H, D=D, dtype=dtype, pad=1, precision="high").run(), lse_tol=1e-5)
+    case = decode(T=T, H=H, D=D, dtype=dtype, pad=1, precision="high")
+    if dtype == BF16:
+        assert chosen(scaled(case)).startswith("low_bf16_")
+    check(case.run(), lse_tol=1e-5)
 
 
 @dtypes
@@ -120,7 +141,10 @@ def test_coherent_rows_are_exact(T, D, dtype):
 @pytest.mark.parametrize("T", [1, 4, 8, 16, 25, 40, 64, 100, 200, 300])
 @pytest.mark.parametrize("H", [8, 16, 32])
 def test_a_thousand_repeats_are_bitwise_equal(H, T, dtype):
-    case = decode(T=T, H=H, D=512, dtype=dtype, holes=0.1).run()
+    case = decode(T=T, H=H, D=512, dtype=dtype, holes=0.1)
+    if dtype == BF16:
+        assert chosen(scaled(case)).startswith("low_bf16_")
+    case.run()
     first = case.out.clone(), case.lse.clone(), case.max_logits.clone()
     inputs = case.inputs()
     differs = torch.zeros((), dtype=torch.bool, device="cuda")

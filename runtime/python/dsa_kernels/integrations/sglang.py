@@ -22,9 +22,9 @@ from ..layouts import GROUP, LATENT
 if TYPE_CHECKING:
     import torch
 
-FEW = 512
+FEW = 264
 """Up to so many tokens a call goes to ``sparse_mla_decode``, which splits their lists over the chip, and beyond to prefill, which is
-as fast then: measured, docs/tuning/decode.md.
+as fast then for most calls: measured, docs/tuning/decode.md. Two for each of 132 SMs.
 """
 
 
