@@ -175,3 +175,50 @@ def test_splits_of_tilelang_fill_the_chip_and_none_is_idle(target, dtype):
             each = -(-blocks // splits)
             assert (splits - 1) * each < blocks, "the last split has a block"
             assert splits == 1 or T * -(-H // heads) * splits <= 3 * block.per_unit * TARGETS[target].units
+
+
+def first(call):
+    return next(c.name for c in OP.candidates_for(TARGETS["sm90"]) if parse(c.when)(call))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "D", "scales", "names"),
+    [
+        (
+            "fp8",
+            512,
+            False,
+            {
+                66: "c2_t2",
+                67: "c2",
+                132: "c2",
+                133: "c2_s2",
+                198: "c2_s2",
+                199: "s3",
+                264: "s3",
+                265: "",
+                396: "",
+                397: "s3",
+                528: "s3",
+                529: "",
+            },
+        ),
+        ("fp8", 576, False, {66: "c2_t2", 67: "c2", 132: "c2", 133: "", 4096: ""}),
+        ("bf16", 512, False, {66: "c2", 67: "", 88: "", 89: "tile", 4096: "tile"}),
+        ("bf16", 512, True, {66: "c2", 67: "", 89: "", 4096: ""}),
+        ("bf16", 576, False, {66: "c2", 67: "", 4096: ""}),
+    ],
+)
+def test_lists_of_sixteen_heads_go_where_132_sms_end_soonest(dtype, D, scales, names):
+    """Clusters of CUDA blocks, whole lists with two or three stages, TileLang: docs/tuning/low_head.md and decode.md."""
+    cuda = {"fp8": "low", "bf16": "low_bf16"}[dtype] + f"_d{D}_h16"
+    for T, name in names.items():
+        call = env("sm90", dtype, T, 16, 2051, D=D) | {"has(kv_scale)": int(scales)}
+        assert first(call) == (f"tile_bf16_d{D}_h16_direct" if name == "tile" else f"{cuda}_{name}" if name else cuda), T
+
+
+def test_kernels_that_split_keys_are_launched_in_clusters_and_no_others():
+    for c in OP.candidates_for(TARGETS["sm90"]):
+        for x in c.launches:
+            if "DSAK_SPLIT" in x.kernel.constants:
+                assert (x.cluster[0] >= 2) == bool(x.kernel.constants["DSAK_SPLIT"]), c.name

@@ -30,15 +30,6 @@ NAMES = {
 """For a number of tokens with 16 heads and 2051 columns: the tile and the cluster size that the tables give them at 132 SMs."""
 TOKENS = (1, 4, 5, 8, 9, 12, 16, 25, 40, 64, 100, 150, 200, 300, 500, 700)
 """Every size of cluster, and none."""
-WHOLE = [
-    *(
-        (FP8, T, False, f"low_d512_{n}")
-        for T, n in {130: "h16_c2", 150: "h16_c2_s2", 200: "h16_s3", 300: "h16", 500: "h16_s3", 700: "h16"}.items()
-    ),
-    *((BF16, T, scaled, "low_bf16_d512_h16") for T, scaled in ((88, False), (89, True), (700, True))),
-    *((BF16, T, False, "tile_bf16_d512_h16_direct") for T in (89, 700)),
-]
-"""Rows of 512 for a number of tokens and scales or none. FP8: as many blocks of threads on an SM, two or three, as end sooner."""
 FEW = (1, 4, 8, 16, 25, 40, 64)
 dtypes = pytest.mark.parametrize("dtype", [FP8, BF16], ids=["fp8", "bf16"])
 
@@ -68,14 +59,6 @@ def test_the_cluster_is_the_one_meant(dtype, T, name):
         pytest.skip("the sizes are those of 132 SMs")
     prefix = "low" if dtype == FP8 else "low_bf16"
     assert chosen(decode(T=T, dtype=dtype)) == f"{prefix}_d576_{name}"
-
-
-@pytest.mark.parametrize(("dtype", "T", "scales", "name"), WHOLE)
-def test_whole_lists_go_where_they_are_fastest(dtype, T, scales, name):
-    if torch.cuda.get_device_properties(0).multi_processor_count != 132:
-        pytest.skip("the bounds are those of 132 SMs")
-    case = decode(T=T, D=512, dtype=dtype)
-    assert chosen(scaled(case) if scales else case) == name
 
 
 def test_lists_of_2048_columns_are_shared_by_sixteen_blocks():
